@@ -1,0 +1,89 @@
+"""The difference of two typed maps, the part of the network it speaks of, and what a driver is.
+
+Invariants: a difference holds only keys that change. Equality is of values after `place`: where the kernel needs a
+position, the driver keeps the one that is there, so equal sets are equal. Keys and values are of the driver's own
+types (`model/network.py`, `model/objects.py`); this room treats all alike, hence Any.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from podwire.model.objects import Value
+
+Desired = dict[str, dict[Any, Any]]
+"""Driver → key → value."""
+
+
+class Change(NamedTuple):
+    """`before` None: the key is new; `after` None: the key goes."""
+
+    before: Any
+    after: Any
+
+
+Difference = dict[Any, Change]
+
+
+class Scope(Value, frozen=True):
+    """`keys` None: every key that is ours. `spaces`: the pods' namespaces to look into."""
+
+    keys: frozenset[Any] | None
+    spaces: frozenset[str]
+
+    def __contains__(self, key: object) -> bool:
+        return self.keys is None or key in self.keys
+
+
+def scope_of(keys: Iterable[Any], everything: bool = False) -> Scope:
+    """The keys, or all that is ours, and the namespaces in which they lie."""
+    listed = frozenset(keys)
+    spaces = frozenset(getattr(key, "space", "") for key in listed) - {""}
+    return Scope(None if everything else listed, spaces)
+
+
+class Outcome(Value, frozen=True):
+    """What a key holds now (None: it is gone), or why its change failed: then what it holds is unknown.
+
+    `gone` says that the failure is for ever: the namespace that should hold the key no longer exists.
+    """
+
+    value: Any = None
+    error: str | None = None
+    gone: bool = False
+
+
+class Driver(Protocol):
+    """A part of the network that can be read and changed, and recognises what is ours."""
+
+    name: str
+    writes: int
+    """Writes to the kernel or disk since the start; a restart of an unchanged node makes none."""
+    slice: int
+    """How many changes may be applied between two turns of the event loop; 0: all at once."""
+
+    def rank(self, key: Any) -> Any:
+        """The order in which slices are cut: what others depend on comes first."""
+
+    def place(self, key: Any, wanted: Any, actual: Any) -> Any:
+        """What to hold for what is wanted, nearest to what is held already. Pure."""
+
+    def read(self, scope: Scope) -> dict[Any, Any]:
+        """What the network holds of ours within the scope."""
+
+    def apply(self, difference: Difference) -> dict[Any, Outcome]:
+        """Makes the changes; answers for every key of the difference."""
+
+
+def difference(
+    wanted: Mapping[Any, Any], actual: Mapping[Any, Any], place: Callable[[Any, Any, Any], Any]
+) -> Difference:
+    changes: Difference = {}
+    for key, value in wanted.items():
+        before = actual.get(key)
+        after = place(key, value, before)
+        if after != before:
+            changes[key] = Change(before, after)
+    for key, before in actual.items():
+        if key not in wanted:
+            changes[key] = Change(before, None)
+    return changes

@@ -1,0 +1,138 @@
+"""Everything that can happen. Facts are named in the past, requests in the imperative.
+
+Invariants: an event is a frozen value and says by its class what its failure means. Outcomes are events too
+(`Reported`): the snapshot learns from them what the network holds.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, ClassVar
+
+from podwire.controller.difference import Outcome
+from podwire.model.addresses import Prefix
+from podwire.model.objects import Attachment, AttachmentKey, Object, ObjectKey, PodKey, Value
+
+
+class OnFailure(Enum):
+    REVERT = "put back what was there, and answer the error"
+    HEAL = "go on, and resync what failed later"
+    IGNORE = "go on in reverse order; what is gone is gone"
+
+
+class Refusal(Enum):
+    """Why a request can't be granted, for programs; the words are the error's."""
+
+    NOT_READY = "the node is not ready to attach pods"
+    EXHAUSTED = "no address is free"
+
+
+class Refused(Exception):
+    """A request that the fold can't grant. Nothing has changed."""
+
+    def __init__(self, refusal: Refusal, text: str) -> None:
+        super().__init__(text)
+        self.refusal = refusal
+
+
+class Event(Value, frozen=True):
+    on_failure: ClassVar[OnFailure] = OnFailure.HEAL
+
+
+class AddPod(Event, frozen=True):
+    """Attach a pod. `netns` is the path of its network namespace."""
+
+    key: AttachmentKey
+    pod: PodKey
+    netns: str
+    on_failure: ClassVar[OnFailure] = OnFailure.REVERT
+
+    def __str__(self) -> str:
+        return f"AddPod {self.pod.namespace}/{self.pod.name} {self.key.sandbox[:12]}/{self.key.interface}"
+
+
+class PodWired(Event, frozen=True):
+    """Follows AddPod before its answer: the stored row becomes confirmed."""
+
+    key: AttachmentKey
+    on_failure: ClassVar[OnFailure] = OnFailure.REVERT
+
+    def __str__(self) -> str:
+        return f"PodWired {self.key.sandbox[:12]}/{self.key.interface}"
+
+
+class DeletePod(Event, frozen=True):
+    """Detach a pod's interface. Never fails for what is already gone."""
+
+    key: AttachmentKey
+    on_failure: ClassVar[OnFailure] = OnFailure.IGNORE
+
+    def __str__(self) -> str:
+        return f"DeletePod {self.key.sandbox[:12]}/{self.key.interface}"
+
+
+class SandboxGone(Event, frozen=True):
+    """A pod's network namespace no longer exists, and its interface with it."""
+
+    netns: str
+    on_failure: ClassVar[OnFailure] = OnFailure.IGNORE
+
+    def __str__(self) -> str:
+        return f"SandboxGone {self.netns}"
+
+
+class KubeStateChange(Event, frozen=True):
+    """Objects of the cluster came, changed or (None) went; all in one transaction."""
+
+    changes: tuple[tuple[ObjectKey, Object | None], ...]
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{key}{'' if value is not None else ' removed'}" for key, value in self.changes[:3])
+        more = len(self.changes) - 3
+        return f"KubeStateChange {shown}" + (f" and {more} more" if more > 0 else "")
+
+
+class ResyncReason(Enum):
+    STARTUP = "startup"
+    ON_DEMAND = "on demand"
+    HEALING = "healing"
+    SOURCE_RECONNECTED = "source reconnected"
+
+
+class Resync(Event, frozen=True):
+    """Read the network and make it what it should be.
+
+    `objects`, where given, are all of the cluster's objects: what the snapshot has beside them has gone. `drivers`
+    None: all of them.
+    """
+
+    reason: ResyncReason
+    objects: Mapping[ObjectKey, Object] | None = None
+    drivers: frozenset[str] | None = None
+
+    def __str__(self) -> str:
+        only = f" of {', '.join(sorted(self.drivers))}" if self.drivers is not None else ""
+        return f"Resync {self.reason.value}{only}"
+
+
+class Shutdown(Event, frozen=True):
+    """The last event: the network stays as it is, and works on without the agent."""
+
+    def __str__(self) -> str:
+        return "Shutdown"
+
+
+class Restored(Event, frozen=True):
+    """What the store held at a start. Unconfirmed attachments were never answered: they are released."""
+
+    attachments: Mapping[AttachmentKey, Attachment]
+    cursors: Mapping[Prefix, int]
+
+    def __str__(self) -> str:
+        return f"Restored {len(self.attachments)} attachments"
+
+
+class Reported(Event, frozen=True):
+    """What a driver did or found, key by key."""
+
+    driver: str
+    outcomes: Mapping[Any, Outcome]

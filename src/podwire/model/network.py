@@ -1,0 +1,173 @@
+"""What the network should hold: the keys and values of the drivers.
+
+Invariants: `space` names a network namespace: "" is the node's own, else the path of a pod's. A value must be able to
+say every state that a read can find, broken ones too: a state that can't be expressed reads as health.
+"""
+
+from typing import NamedTuple
+
+from podwire.model.addresses import Address, Family, Prefix, family_of, show_address, show_host_port
+from podwire.model.objects import Protocol, Value
+
+# --- linux -------------------------------------------------------------------------------------
+
+
+class SysctlKey(Value, frozen=True):
+    """A kernel setting of the node's namespace, by its path below /proc/sys."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"sysctl {self.path}"
+
+
+class LinkKey(Value, frozen=True):
+    """A veth pair, by the name of the node's end."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"link {self.name}"
+
+
+class Link(Value, frozen=True):
+    """A pod's veth pair: `index` is the node's end's, `interface` and `mac` are the pod's end's."""
+
+    index: int
+    space: str
+    interface: str
+    mac: bytes
+    mtu: int
+    altname: str
+    alias: str
+
+
+class UpKey(Value, frozen=True):
+    """That an interface is up."""
+
+    space: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"interface {self.index} up{_within(self.space)}"
+
+
+class AddressKey(Value, frozen=True):
+    space: str
+    index: int
+    address: Address
+
+    def __str__(self) -> str:
+        return f"address {show_address(self.address)} on interface {self.index}{_within(self.space)}"
+
+
+class RouteKey(Value, frozen=True):
+    space: str
+    destination: Prefix
+
+    def __str__(self) -> str:
+        return f"route {self.destination}{_within(self.space)}"
+
+
+class Route(Value, frozen=True):
+    """`index` 0 with a `via`: whatever interface reaches the gateway; a read always finds a real one."""
+
+    index: int
+    via: Address | None = None
+    source: Address | None = None
+
+
+class NeighbourKey(Value, frozen=True):
+    space: str
+    index: int
+    address: Address
+
+    def __str__(self) -> str:
+        return f"neighbour {show_address(self.address)} on interface {self.index}{_within(self.space)}"
+
+
+def _within(space: str) -> str:
+    return f" in {space}" if space else ""
+
+
+# --- Services ----------------------------------------------------------------------------------
+
+
+class Frontend(Value, frozen=True):
+    """Where clients reach a ServicePort."""
+
+    address: Address
+    protocol: Protocol
+    port: int
+
+    @property
+    def family(self) -> Family:
+        return family_of(self.address)
+
+    def __str__(self) -> str:
+        return f"frontend {show_host_port(self.address, self.port)}/{self.protocol.name}"
+
+
+class Backend(Value, frozen=True):
+    """What answers for a frontend: packets arrive with this address and port."""
+
+    address: Address
+    port: int
+
+    def __str__(self) -> str:
+        return show_host_port(self.address, self.port)
+
+
+class Slots(NamedTuple):
+    """A frontend as nftables holds it.
+
+    `verdict` is its capacity class (1, 2, 4, 8 …), 0 where it is refused, None where it is missing. Right is: as many
+    slots as the class, the lower half of them full.
+    """
+
+    verdict: int | None
+    backends: tuple[Backend | None, ...]
+
+    def __str__(self) -> str:
+        held = ", ".join(str(b) for b in self.backends if b is not None)
+        kind = {None: "no verdict", 0: "refused"}.get(self.verdict, f"class {self.verdict}")
+        return f"{kind}: {held}" if held else kind
+
+
+class ClusterIPKey(Value, frozen=True):
+    """An address that is only a Service's: whatever no frontend takes there is refused."""
+
+    address: Address
+
+    def __str__(self) -> str:
+        return f"cluster IP {show_address(self.address)}"
+
+
+class HairpinKey(Value, frozen=True):
+    """A pod of this node that may reach itself through a Service, and must then be masqueraded."""
+
+    address: Address
+
+    def __str__(self) -> str:
+        return f"hairpin {show_address(self.address)}"
+
+
+class RulesKey(Value, frozen=True):
+    """The constant rules of one family; the value is their layout version, 0 for foreign or altered ones."""
+
+    family: Family
+
+    def __str__(self) -> str:
+        return f"rules of {self.family}"
+
+
+# --- store -------------------------------------------------------------------------------------
+
+
+class CursorKey(Value, frozen=True):
+    """Where the next search in a block begins, so that a fresh address is not the one just released."""
+
+    block: Prefix
+
+    def __str__(self) -> str:
+        return f"cursor of {self.block}"

@@ -1,0 +1,163 @@
+"""What the cluster's objects mean to the network: the words of the world, free of any API's form.
+
+Invariants: all values are frozen and hashable. A key names an object (`ServiceKey`), the value beside it says what it
+holds and never repeats the key. Only `sources/` knows how Kubernetes spells these.
+"""
+
+from enum import IntEnum
+
+from msgspec import Struct
+
+from podwire.model.addresses import Address, Prefix
+
+
+class Value(Struct, frozen=True, gc=False):
+    """The base of all values. `gc=False`: they hold no cycles, and a hundred thousand of them are common."""
+
+
+class Protocol(IntEnum):
+    """IP protocol numbers (IANA)."""
+
+    TCP = 6
+    UDP = 17
+    SCTP = 132
+
+
+# --- keys --------------------------------------------------------------------------------------
+
+
+class NamespaceKey(Value, frozen=True):
+    name: str
+
+    def __str__(self) -> str:
+        return f"namespace/{self.name}"
+
+
+class NodeKey(Value, frozen=True):
+    name: str
+
+    def __str__(self) -> str:
+        return f"node/{self.name}"
+
+
+class PodKey(Value, frozen=True):
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"pod/{self.namespace}/{self.name}"
+
+
+class ServiceKey(Value, frozen=True):
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"service/{self.namespace}/{self.name}"
+
+
+class SliceKey(Value, frozen=True):
+    """A slice of a Service's backends, by its own name."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"slice/{self.namespace}/{self.name}"
+
+
+class AttachmentKey(Value, frozen=True):
+    """One interface of one pod sandbox: (CNI_CONTAINERID, CNI_IFNAME)."""
+
+    sandbox: str
+    interface: str
+
+    def __str__(self) -> str:
+        return f"attachment/{self.sandbox}/{self.interface}"
+
+
+# --- values ------------------------------------------------------------------------------------
+
+
+class Namespace(Value, frozen=True):
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class Node(Value, frozen=True):
+    """`pod_cidrs`: Node.spec.podCIDRs. `addresses`: its InternalIPs in the order the object gives them."""
+
+    pod_cidrs: tuple[Prefix, ...] = ()
+    addresses: tuple[Address, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class Pod(Value, frozen=True):
+    node: str = ""
+    addresses: tuple[Address, ...] = ()
+    host_network: bool = False
+
+
+class ServicePort(Value, frozen=True):
+    """`name` ties it to the ports of the slices; `node_port` 0: none."""
+
+    name: str
+    protocol: Protocol
+    port: int
+    node_port: int = 0
+
+
+class Service(Value, frozen=True):
+    """A Service that has addresses of its own; a headless or ExternalName one has no `cluster_ips`.
+
+    `created` is the object's creationTimestamp (RFC 3339, so text order is time order): of two Services that claim
+    one frontend the older has it.
+    """
+
+    ports: tuple[ServicePort, ...]
+    cluster_ips: tuple[Address, ...] = ()
+    external_ips: tuple[Address, ...] = ()
+    created: str = ""
+
+
+class BackendPort(Value, frozen=True):
+    """A port that all members of a slice listen on; `name` is that of the ServicePort."""
+
+    name: str
+    protocol: Protocol
+    port: int
+
+
+class Member(Value, frozen=True):
+    """One pod (or other host) in a slice. Its first address is the one that serves (EndpointSlice API)."""
+
+    address: Address
+    ready: bool = True
+    serving: bool = True
+    terminating: bool = False
+    node: str = ""
+    zone: str = ""
+    target: PodKey | None = None
+
+
+class BackendSlice(Value, frozen=True):
+    service: ServiceKey
+    ports: tuple[BackendPort, ...]
+    members: tuple[Member, ...]
+
+
+class Attachment(Value, frozen=True):
+    """One pod interface as this node has given it.
+
+    `netns` is the path of the pod's network namespace, `index` the interface index of the node's end (allocated like
+    an address), `confirmed` false until all of it was made: a start releases what is not.
+    """
+
+    pod: PodKey
+    netns: str
+    addresses: tuple[Address, ...]
+    index: int
+    confirmed: bool = False
+
+
+ObjectKey = NamespaceKey | NodeKey | PodKey | ServiceKey | SliceKey
+Object = Namespace | Node | Pod | Service | BackendSlice

@@ -1,0 +1,86 @@
+"""The state of one node as one immutable value, and which part of it an event has touched.
+
+Invariants: nothing here changes in place; the fold (`controller/snapshot.py`) makes the next one. Whatever a decision
+reads is in here, allocation and what the drivers last reported included, so that the same snapshot always gives the
+same network. Indexes (`slices_of`, `claims`, `ledger`) are derived: they never say what the values do not.
+"""
+
+from typing import Any
+
+from immutables import Map
+from msgspec import Struct
+
+from podwire.model.addresses import Address, Prefix
+from podwire.model.network import Frontend
+from podwire.model.objects import (
+    Attachment,
+    AttachmentKey,
+    BackendSlice,
+    Namespace,
+    NamespaceKey,
+    Node,
+    NodeKey,
+    Pod,
+    PodKey,
+    Service,
+    ServiceKey,
+    SliceKey,
+    Value,
+)
+
+
+class Local(Value, frozen=True):
+    """What this agent is told of its own node. `mtu` (bytes) is that of pod interfaces, 0 while it isn't known."""
+
+    name: str
+    mtu: int = 0
+    service_cidrs: tuple[Prefix, ...] = ()
+
+    @property
+    def key(self) -> NodeKey:
+        return NodeKey(self.name)
+
+
+class Touched(Value, frozen=True):
+    """The objects whose consequences an event may change."""
+
+    services: frozenset[ServiceKey] = frozenset()
+    attachments: frozenset[AttachmentKey] = frozenset()
+    nodes: frozenset[NodeKey] = frozenset()
+
+    def __or__(self, other: "Touched") -> "Touched":
+        return Touched(self.services | other.services, self.attachments | other.attachments, self.nodes | other.nodes)
+
+
+EVERYTHING = None
+"""In place of a Touched: all objects, and whatever else the network holds of ours."""
+
+UNKNOWN: Any = object()
+"""In place of a programmed value: the last change of this key failed, so it is read before the next one."""
+
+
+class Snapshot(Struct, frozen=True):
+    local: Local
+    namespaces: Map[NamespaceKey, Namespace] = Map()
+    nodes: Map[NodeKey, Node] = Map()
+    pods: Map[PodKey, Pod] = Map()
+    services: Map[ServiceKey, Service] = Map()
+    slices: Map[SliceKey, BackendSlice] = Map()
+    attachments: Map[AttachmentKey, Attachment] = Map()
+
+    slices_of: Map[ServiceKey, frozenset[SliceKey]] = Map()
+    claims: Map[Frontend, frozenset[ServiceKey]] = Map()
+    """Which Services name a frontend; more than one is a conflict that `services/` settles."""
+
+    ledger: Map[Address | int, AttachmentKey] = Map()
+    """Pod addresses and interface indexes in use."""
+    cursors: Map[Prefix, int] = Map()
+    """By block: where the next search for an address begins."""
+
+    programmed: Map[str, Map[Any, Any]] = Map()
+    """Driver → key → value, as last reported (or UNKNOWN)."""
+
+    @property
+    def node(self) -> Node:
+        """This node as the cluster knows it; an empty one until it does."""
+        return self.nodes.get(self.local.key, Node())
