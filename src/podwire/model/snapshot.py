@@ -48,9 +48,6 @@ class Touched(Value, frozen=True):
     attachments: frozenset[AttachmentKey] = frozenset()
     nodes: frozenset[NodeKey] = frozenset()
 
-    def __or__(self, other: "Touched") -> "Touched":
-        return Touched(self.services | other.services, self.attachments | other.attachments, self.nodes | other.nodes)
-
 
 EVERYTHING = None
 """In place of a Touched: all objects, and whatever else the network holds of ours."""

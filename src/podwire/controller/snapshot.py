@@ -1,0 +1,220 @@
+"""The fold: an event makes the next snapshot, allocation included, and says which objects it touched. Pure.
+
+Invariants: `fold` never looks at the network. Every index is kept by the one function that changes what it indexes.
+What is touched includes the objects that gain or lose by the change (the other claimants of a frontend), so that
+deciding for the touched is as good as deciding for all.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from immutables import Map
+from msgspec.structs import replace
+
+from podwire.controller import events as e
+from podwire.controller.difference import Outcome
+from podwire.ipam import blocks
+from podwire.model.addresses import Address
+from podwire.model.network import Frontend
+from podwire.model.objects import (
+    Attachment,
+    AttachmentKey,
+    BackendSlice,
+    Namespace,
+    NamespaceKey,
+    Node,
+    NodeKey,
+    Object,
+    ObjectKey,
+    Pod,
+    PodKey,
+    Service,
+    ServiceKey,
+    SliceKey,
+)
+from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
+from podwire.pods.wiring import interface_name
+from podwire.services.frontends import claimed
+
+NOTHING = Touched()
+
+
+def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
+    """Raises Refused where a request can't be granted; the snapshot is then as it was."""
+    match event:
+        case e.AddPod():
+            return _add_pod(now, event), Touched(attachments=frozenset((event.key,)))
+        case e.PodWired(key):
+            confirmed = replace(now.attachments[key], confirmed=True)
+            return _hold(now, key, confirmed), Touched(attachments=frozenset((key,)))
+        case e.DeletePod(key):
+            return _release(now, key), Touched(attachments=frozenset((key,)))
+        case e.SandboxGone(netns):
+            keys = frozenset(key for key, held in now.attachments.items() if held.netns == netns)
+            for key in keys:
+                now = _release(now, key)
+            return now, Touched(attachments=keys)
+        case e.KubeStateChange(changes):
+            return _change(now, changes)
+        case e.Resync(_, objects):
+            if objects is not None:
+                now = _list(now, objects.items())
+            return now, EVERYTHING
+        case e.Restored(attachments, cursors):
+            for key, attachment in attachments.items():
+                if attachment.confirmed:
+                    now = _hold(now, key, attachment)
+            return replace(now, cursors=Map(cursors)), NOTHING
+        case e.Reported(driver, outcomes):
+            return _report(now, driver, outcomes.items()), NOTHING
+        case e.Shutdown():
+            return now, NOTHING
+    raise TypeError(event)
+
+
+# --- attachments -------------------------------------------------------------------------------
+
+
+def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
+    before = now.attachments.get(event.key)
+    if before is not None:  # a repeated ADD keeps its addresses and its confirmation
+        return _hold(now, event.key, replace(before, pod=event.pod, netns=event.netns))
+    node = now.local.name
+    if not now.node.pod_cidrs:
+        raise e.Refused(e.Refusal.NOT_READY, f"node {node} has no spec.podCIDRs yet")
+    if now.local.mtu == 0:
+        raise e.Refused(e.Refusal.NOT_READY, f"the MTU of node {node} is not known: no default route, and no mtu set")
+    addresses: list[Address] = []
+    cursors = now.cursors
+    for block in now.node.pod_cidrs:
+        free = blocks.next_free(block, now.ledger, cursors.get(block, 0))
+        if free is None:
+            raise e.Refused(
+                e.Refusal.EXHAUSTED, f"no address is free in {block}: all {blocks.capacity(block)} are in use"
+            )
+        addresses.append(free[0])
+        cursors = cursors.set(block, free[1])
+    index = blocks.next_index(interface_name(event.key), now.ledger)
+    attachment = Attachment(event.pod, event.netns, tuple(addresses), index)
+    return _hold(replace(now, cursors=cursors), event.key, attachment)
+
+
+def _hold(now: Snapshot, key: AttachmentKey, attachment: Attachment) -> Snapshot:
+    ledger = now.ledger
+    for item in _items(attachment):
+        ledger = ledger.set(item, key)
+    return replace(now, attachments=now.attachments.set(key, attachment), ledger=ledger)
+
+
+def _release(now: Snapshot, key: AttachmentKey) -> Snapshot:
+    held = now.attachments.get(key)
+    if held is None:
+        return now
+    ledger = now.ledger
+    for item in _items(held):
+        if ledger.get(item) == key:
+            ledger = ledger.delete(item)
+    return replace(now, attachments=now.attachments.delete(key), ledger=ledger)
+
+
+def _items(held: Attachment) -> tuple[Address | int, ...]:
+    """What an attachment has in the ledger."""
+    return (*held.addresses, held.index)
+
+
+# --- the cluster's objects ---------------------------------------------------------------------
+
+
+def _change(now: Snapshot, changes: Iterable[tuple[ObjectKey, Object | None]]) -> tuple[Snapshot, Touched]:
+    services: set[ServiceKey] = set()
+    nodes: set[NodeKey] = set()
+    for key, value in changes:
+        now, more = _put(now, key, value)
+        services |= more.services
+        nodes |= more.nodes
+    return now, Touched(services=frozenset(services), nodes=frozenset(nodes))
+
+
+def _list(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapshot:
+    """All of the cluster's objects anew."""
+    empty: Snapshot = replace(
+        now,
+        namespaces=Map(),
+        nodes=Map(),
+        pods=Map(),
+        services=Map(),
+        slices=Map(),
+        slices_of=Map(),
+        claims=Map(),
+    )
+    return _change(empty, objects)[0]
+
+
+def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot, Touched]:
+    match key, value:
+        case ServiceKey(), (Service() | None):
+            return _put_service(now, key, value)
+        case SliceKey(), (BackendSlice() | None):
+            return _put_slice(now, key, value)
+        case NodeKey(), (Node() | None):
+            return replace(now, nodes=_set(now.nodes, key, value)), Touched(nodes=frozenset((key,)))
+        case PodKey(), (Pod() | None):
+            return replace(now, pods=_set(now.pods, key, value)), NOTHING
+        case NamespaceKey(), (Namespace() | None):
+            return replace(now, namespaces=_set(now.namespaces, key, value)), NOTHING
+    raise TypeError(f"{key}: {value!r}")
+
+
+def _put_service(now: Snapshot, key: ServiceKey, service: Service | None) -> tuple[Snapshot, Touched]:
+    before = now.services.get(key)
+    old = claimed(before) if before is not None else frozenset[Frontend]()
+    new = claimed(service) if service is not None else frozenset[Frontend]()
+    claims = now.claims
+    touched = {key}
+    for frontend in old | new:
+        rivals = claims.get(frontend, frozenset())
+        touched |= rivals
+        mine = rivals | {key} if frontend in new else rivals - {key}
+        claims = _set(claims, frontend, mine or None)
+    return (
+        replace(now, services=_set(now.services, key, service), claims=claims),
+        Touched(services=frozenset(touched)),
+    )
+
+
+def _put_slice(now: Snapshot, key: SliceKey, part: BackendSlice | None) -> tuple[Snapshot, Touched]:
+    before = now.slices.get(key)
+    slices_of = now.slices_of
+    touched: set[ServiceKey] = set()
+    if before is not None:
+        touched.add(before.service)
+        slices_of = _set(slices_of, before.service, (slices_of[before.service] - {key}) or None)
+    if part is not None:
+        touched.add(part.service)
+        slices_of = slices_of.set(part.service, slices_of.get(part.service, frozenset()) | {key})
+    return (
+        replace(now, slices=_set(now.slices, key, part), slices_of=slices_of),
+        Touched(services=frozenset(touched)),
+    )
+
+
+# --- what the network holds --------------------------------------------------------------------
+
+
+def _report(now: Snapshot, driver: str, outcomes: Iterable[tuple[Any, Outcome]]) -> Snapshot:
+    known = now.programmed.get(driver, Map()).mutate()
+    for key, outcome in outcomes:
+        if outcome.error is not None:
+            known[key] = UNKNOWN
+        elif outcome.value is not None:
+            known[key] = outcome.value
+        elif key in known:
+            del known[key]
+    return replace(now, programmed=now.programmed.set(driver, known.finish()))
+
+
+def _set(map_: Map[Any, Any], key: Any, value: Any) -> Map[Any, Any]:
+    """None: without the key."""
+    if value is not None:
+        return map_.set(key, value)
+    return map_.delete(key) if key in map_ else map_

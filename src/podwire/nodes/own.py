@@ -1,0 +1,36 @@
+"""What the node itself needs to carry pods: forwarding, its own address in each block, a way to the Services. Pure.
+
+Invariants: the node's address of a block lies on lo, so that it lives as long as the node: it is the source of what
+the node sends to Services and pods. The route to the service ranges only lets a socket choose that source; no packet
+follows it, since a Service's address is rewritten first and any other is refused.
+"""
+
+from typing import Any
+
+from podwire.ipam.blocks import own_address
+from podwire.model.addresses import FAMILIES
+from podwire.model.network import AddressKey, Route, RouteKey, RulesKey, SysctlKey, UpKey
+from podwire.model.snapshot import Snapshot, Touched
+
+LOOPBACK = 1
+LAYOUT = 1
+"""Version of the constant rules (docs/architecture.md): raised with every change of dataplane/nftables/layout.py."""
+SYSCTLS: dict[str, str] = {
+    "net/ipv4/ip_forward": "1",
+    "net/ipv6/conf/all/forwarding": "1",
+    "net/ipv4/conf/all/send_redirects": "0",
+}
+
+
+def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
+    if touched is not None and now.local.key not in touched.nodes:
+        return {}
+    linux: dict[Any, Any] = {SysctlKey(path): value for path, value in SYSCTLS.items()}
+    linux[UpKey("", LOOPBACK)] = True
+    own = {block.family: own_address(block) for block in reversed(now.node.pod_cidrs)}
+    for block in now.node.pod_cidrs:
+        linux[AddressKey("", LOOPBACK, own_address(block))] = True
+    for block in now.local.service_cidrs:
+        if block.family in own:
+            linux[RouteKey("", block)] = Route(LOOPBACK, source=own[block.family])
+    return {"linux": linux, "nftables": {RulesKey(family): LAYOUT for family in FAMILIES}}

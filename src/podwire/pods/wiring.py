@@ -1,0 +1,103 @@
+"""A pod's attachment: its link, addresses, routes and neighbours. Pure.
+
+Invariants: routed, never bridged. Each pod has host prefixes only; its gateway is the same link-local address on every
+node, reached on-link, and both ends know the other by a permanent neighbour, so nothing is ever resolved. All names
+and MAC addresses are derived from the attachment's key: a restarted agent finds what it made without a note.
+"""
+
+from collections.abc import Iterable
+from hashlib import sha1
+from typing import Any
+
+from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, family_of, parse_address
+from podwire.model.network import (
+    AddressKey,
+    CursorKey,
+    HairpinKey,
+    Link,
+    LinkKey,
+    NeighbourKey,
+    Route,
+    RouteKey,
+    UpKey,
+)
+from podwire.model.objects import Attachment, AttachmentKey
+from podwire.model.snapshot import Snapshot, Touched
+
+GATEWAY: dict[Family, Address] = {IPV4: parse_address("169.254.1.1"), IPV6: parse_address("fe80::1")}
+NODE_MAC = bytes.fromhex("eeeeeeeeeeee")
+"""Of every node's end. A pod sees only its own, and ours are recognised by it."""
+LOOPBACK_INDEX, POD_INDEX = 1, 2
+LINK_PREFIX = "pw"
+ALTNAME_BYTES, ALIAS_BYTES = 127, 255
+
+
+def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
+    keys: Iterable[AttachmentKey] = now.attachments if touched is None else touched.attachments
+    rows: dict[Any, Any] = {}
+    linux: dict[Any, Any] = {}
+    hairpins: dict[Any, Any] = {}
+    for key in keys:
+        attachment = now.attachments.get(key)
+        if attachment is not None:
+            rows[key] = attachment
+            linux |= wiring(key, attachment, now.local.mtu)
+            hairpins |= {HairpinKey(address): True for address in attachment.addresses}
+    if keys:
+        rows |= {CursorKey(block): cursor for block, cursor in now.cursors.items()}
+    return {"store": rows, "linux": linux, "nftables": hairpins}
+
+
+def wiring(key: AttachmentKey, it: Attachment, mtu: int) -> dict[Any, Any]:
+    """What the kernel holds for one attachment, in the node's namespace and in the pod's."""
+    name, mac = interface_name(key), pod_mac(key)
+    altname = f"{key.sandbox}.{key.interface}"
+    found: dict[Any, Any] = {
+        LinkKey(name): Link(
+            index=it.index,
+            space=it.netns,
+            interface=key.interface,
+            mac=mac,
+            mtu=mtu,
+            altname=altname if len(altname.encode()) <= ALTNAME_BYTES else name + ".long",
+            alias=_cut(f"{it.pod.namespace}/{it.pod.name}", ALIAS_BYTES),
+        ),
+        UpKey("", it.index): True,
+        UpKey(it.netns, LOOPBACK_INDEX): True,
+        UpKey(it.netns, POD_INDEX): True,
+    }
+    for address in it.addresses:
+        family = family_of(address)
+        gateway = GATEWAY[family]
+        found |= {
+            RouteKey("", Prefix(address, family.bits)): Route(it.index),
+            NeighbourKey("", it.index, address): mac,
+            AddressKey(it.netns, POD_INDEX, address): True,
+            RouteKey(it.netns, Prefix(gateway, family.bits)): Route(POD_INDEX),
+            RouteKey(it.netns, Prefix(Address(bytes(family.size)), 0)): Route(POD_INDEX, via=gateway),
+            NeighbourKey(it.netns, POD_INDEX, gateway): NODE_MAC,
+        }
+    return found
+
+
+def interface_name(key: AttachmentKey) -> str:
+    """The node's end: 14 bytes of the kernel's 15, whatever the sandbox is called."""
+    return LINK_PREFIX + _digest(key).hex()[:12]
+
+
+def pod_mac(key: AttachmentKey) -> bytes:
+    """Locally administered, unicast."""
+    return b"\x02" + _digest(key)[:5]
+
+
+def _digest(key: AttachmentKey) -> bytes:
+    return sha1(f"{key.sandbox}.{key.interface}".encode(), usedforsecurity=False).digest()
+
+
+def _cut(text: str, most: int) -> str:
+    """At most that many bytes; a longer one ends in a hash of the whole, so that two never look the same."""
+    encoded = text.encode()
+    if len(encoded) <= most:
+        return text
+    tail = sha1(encoded, usedforsecurity=False).hexdigest()[:8]
+    return encoded[: most - 9].decode(errors="ignore") + "~" + tail

@@ -1,0 +1,70 @@
+"""Services and their slices to frontends with their backends. Pure.
+
+Invariants: a frontend has one owner, the oldest Service that claims it (creation time, then name); the others are told
+so by `explain`. A Service's frontends exist with or without backends: without, they are refused. Backends are a set:
+slices may repeat each other.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from podwire.model.network import Backend, ClusterIPKey, Frontend
+from podwire.model.objects import Member, Protocol, Service, ServiceKey
+from podwire.model.snapshot import Snapshot, Touched
+
+
+def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
+    keys: Iterable[ServiceKey] = now.services if touched is None else touched.services
+    found: dict[Any, Any] = {}
+    for key in keys:
+        service = now.services.get(key)
+        if service is not None:
+            found |= {ClusterIPKey(address): True for address in service.cluster_ips}
+            found |= frontends(now, key)
+    return {"nftables": found}
+
+
+def frontends(now: Snapshot, key: ServiceKey) -> dict[Frontend, frozenset[Backend]]:
+    """The frontends that this Service owns."""
+    service = now.services.get(key)
+    if service is None:
+        return {}
+    by_port = backends_by_port(now, key)
+    found: dict[Frontend, frozenset[Backend]] = {}
+    for port in service.ports:
+        ready = by_port.get((port.name, port.protocol), ())
+        for address in service.cluster_ips:
+            frontend = Frontend(address, port.protocol, port.port)
+            if owner(now, frontend) == key:
+                found[frontend] = frozenset(b for b in ready if len(b.address) == len(address))
+    return found
+
+
+def backends_by_port(now: Snapshot, key: ServiceKey) -> dict[tuple[str, Protocol], set[Backend]]:
+    """By name and protocol of the ServicePort: both families together."""
+    found: dict[tuple[str, Protocol], set[Backend]] = {}
+    for slice_key in now.slices_of.get(key, ()):
+        part = now.slices[slice_key]
+        for port in part.ports:
+            into = found.setdefault((port.name, port.protocol), set())
+            into.update(Backend(member.address, port.port) for member in part.members if serves(member))
+    return found
+
+
+def serves(member: Member) -> bool:
+    return member.ready
+
+
+def claimed(service: Service) -> frozenset[Frontend]:
+    """The frontends that a Service names, whether or not it gets them."""
+    return frozenset(
+        Frontend(address, port.protocol, port.port) for port in service.ports for address in service.cluster_ips
+    )
+
+
+def owner(now: Snapshot, frontend: Frontend) -> ServiceKey:
+    """The oldest of those that claim it. Raises KeyError where none does."""
+    claimants = now.claims[frontend]
+    if len(claimants) == 1:
+        return next(iter(claimants))
+    return min(claimants, key=lambda key: (now.services[key].created, key.namespace, key.name))
