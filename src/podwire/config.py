@@ -1,0 +1,151 @@
+"""The agent's configuration: one TOML file, checked whole before anything is started.
+
+Invariants: a `Config` is valid by its birth. All paths of an agent derive from `state_dir`, so that several agents
+share a machine. Every error is one line that names the file, the key and the right form.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from podwire.model.addresses import Prefix, parse_prefix
+
+SOCKET_PATH_LIMIT = 107
+"""Bytes of a unix socket's path: sockaddr_un holds 108, the last a zero (unix(7))."""
+
+ADMIN_SOCKET = "admin.sock"
+CNI_SOCKET = "cni.sock"
+
+
+class ConfigError(Exception):
+    """One line for whoever wrote the file."""
+
+
+class Config(Struct, frozen=True):
+    """`manifests` None: no directory is watched. `mtu` (bytes, of pod interfaces) None: taken from the node's own."""
+
+    node_name: str
+    state_dir: Path
+    manifests: Path | None = None
+    service_cidrs: tuple[Prefix, ...] = ()
+    mtu: int | None = None
+    log_level: str = "info"
+
+    @property
+    def database(self) -> Path:
+        return self.state_dir / "podwire.db"
+
+    @property
+    def cni_socket(self) -> Path:
+        return self.state_dir / CNI_SOCKET
+
+    @property
+    def admin_socket(self) -> Path:
+        return self.state_dir / ADMIN_SOCKET
+
+    @property
+    def spool(self) -> Path:
+        """Where the CNI plugin leaves what it could not hand over while no agent was running."""
+        return self.state_dir / "spool"
+
+    @property
+    def lock(self) -> Path:
+        return self.state_dir / "lock"
+
+
+# A node's name is a DNS subdomain (RFC 1123, as Kubernetes narrows it).
+_NODE_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z"
+_ABSOLUTE = r"^/[^\x00]*\Z"
+
+# By key: the type that TOML must give, and the right form in words.
+_KEYS: dict[str, tuple[Any, str]] = {
+    "node_name": (
+        Annotated[str, Meta(pattern=_NODE_NAME, max_length=253)],
+        'the node\'s name in Kubernetes: lower-case letters, digits, "-" and ".", at most 253',
+    ),
+    "state_dir": (Annotated[str, Meta(pattern=_ABSOLUTE)], "an absolute path"),
+    "manifests": (Annotated[str, Meta(pattern=_ABSOLUTE)], "an absolute path of a directory"),
+    "service_cidrs": (tuple[str, ...], 'a list of address ranges, such as ["10.96.0.0/16", "fd96::/108"]'),
+    "mtu": (Annotated[int, Meta(ge=1280, le=65535)], "a whole number from 1280 to 65535; leave it out to detect it"),
+    "log_level": (Literal["debug", "info", "warning", "error"], 'one of "debug", "info", "warning", "error"'),
+}
+_REQUIRED = ("node_name", "state_dir")
+
+
+def read_config(path: Path) -> Config:
+    """Raises ConfigError for a file that can't be read or is not right."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start} is not UTF-8: expected a TOML file") from None
+    return parse_config(text, str(path))
+
+
+def parse_config(text: str, file: str) -> Config:
+    """`file` is the name that errors give. Raises ConfigError."""
+    try:
+        written = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: {_syntax(str(error), text)}") from None
+    for key in written:
+        if key not in _KEYS:
+            raise ConfigError(f"{file}: {key}: unknown key; {_nearest(key)}")
+    for key in _REQUIRED:
+        if key not in written:
+            raise ConfigError(f"{file}: {key}: missing; expected {_KEYS[key][1]}")
+    found = {key: _typed(file, key, value) for key, value in written.items()}
+    found["state_dir"] = _state_dir(file, found["state_dir"])
+    if "manifests" in found:
+        found["manifests"] = Path(os.path.normpath(found["manifests"]))
+    found["service_cidrs"] = tuple(_prefix(file, range_) for range_ in found.get("service_cidrs", ()))
+    return Config(**found)
+
+
+def _typed(file: str, key: str, value: Any) -> Any:
+    kind, form = _KEYS[key]
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        raise ConfigError(f"{file}: {key}: expected {form}; found {value!r}") from None
+
+
+def _state_dir(file: str, text: str) -> Path:
+    path = Path(os.path.normpath(text))
+    room = SOCKET_PATH_LIMIT - len(f"/{ADMIN_SOCKET}")
+    size = len(os.fsencode(path))
+    if size > room:
+        raise ConfigError(
+            f"{file}: state_dir: too long by {size - room} bytes: the sockets lie in it, and a unix socket's path has "
+            f"at most {SOCKET_PATH_LIMIT}; expected a directory of at most {room} bytes"
+        )
+    return path
+
+
+def _prefix(file: str, text: str) -> Prefix:
+    try:
+        return parse_prefix(text)
+    except ValueError as error:
+        raise ConfigError(f"{file}: service_cidrs: {error}") from None
+
+
+def _nearest(key: str) -> str:
+    near = difflib.get_close_matches(key, _KEYS, n=1)
+    return f"did you mean {near[0]}?" if near else f"the keys are {', '.join(_KEYS)}"
+
+
+def _syntax(message: str, text: str) -> str:
+    """tomllib says `what (at line L, column C)` or `what (at end of document)`."""
+    found = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", message, re.DOTALL)
+    if found is None:
+        what = message.removesuffix(" (at end of document)")
+        return f"line {text.count(chr(10)) + 1}: {what}, at the end of the file"
+    what, line, column = found.groups()
+    return f"line {line}, column {column}: {what}"

@@ -1,0 +1,164 @@
+"""The agent's file: what a right one gives, and the one line that each wrong one gets."""
+
+from pathlib import Path
+
+import pytest
+
+from podwire.config import SOCKET_PATH_LIMIT, Config, ConfigError, parse_config, read_config
+from podwire.model.addresses import parse_prefix
+
+LEAST = 'node_name = "one"\nstate_dir = "/var/lib/podwire"\n'
+
+
+def test_the_least_file_has_defaults_for_the_rest() -> None:
+    assert parse_config(LEAST, "f") == Config(node_name="one", state_dir=Path("/var/lib/podwire"))
+
+
+def test_every_key_is_read() -> None:
+    text = LEAST + (
+        'manifests = "/etc/podwire/manifests/"\nservice_cidrs = ["10.96.0.0/16", "fd96::/108"]\n'
+        'mtu = 1450\nlog_level = "debug"\n'
+    )
+    assert parse_config(text, "f") == Config(
+        node_name="one",
+        state_dir=Path("/var/lib/podwire"),
+        manifests=Path("/etc/podwire/manifests"),
+        service_cidrs=(parse_prefix("10.96.0.0/16"), parse_prefix("fd96::/108")),
+        mtu=1450,
+        log_level="debug",
+    )
+
+
+def test_all_paths_lie_in_the_state_directory() -> None:
+    config = parse_config('node_name = "one"\nstate_dir = "/s/./x/../n1/"\n', "f")
+    paths = (config.database, config.cni_socket, config.admin_socket, config.spool, config.lock)
+    assert [str(path) for path in paths] == [
+        "/s/n1/podwire.db",
+        "/s/n1/cni.sock",
+        "/s/n1/admin.sock",
+        "/s/n1/spool",
+        "/s/n1/lock",
+    ]
+
+
+@pytest.mark.parametrize("mtu", [1280, 65535])
+def test_the_bounds_of_mtu_are_allowed(mtu: int) -> None:
+    assert parse_config(f"{LEAST}mtu = {mtu}", "f").mtu == mtu
+
+
+@pytest.mark.parametrize("name", ["n", "worker-1", "rack2.site.example", "9"])
+def test_node_names_of_kubernetes_are_allowed(name: str) -> None:
+    assert parse_config(f'node_name = "{name}"\nstate_dir = "/s"', "f").node_name == name
+
+
+MTU = "expected a whole number from 1280 to 65535; leave it out to detect it; found"
+NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, digits, "-" and ".", at most 253; found'
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        pytest.param(
+            'node_nam = "one"\nstate_dir = "/s"', "node_nam: unknown key; did you mean node_name?", id="a misspelt key"
+        ),
+        pytest.param(LEAST + "mtus = 1500", "mtus: unknown key; did you mean mtu?", id="a key with one letter more"),
+        pytest.param(
+            LEAST + "[zzz]\na = 1",
+            "zzz: unknown key; the keys are node_name, state_dir, manifests, service_cidrs, mtu, log_level",
+            id="a table like none of the keys",
+        ),
+        pytest.param(
+            'state_dir = "/s"',
+            f"{NAME.replace('expected', 'missing; expected').removesuffix('; found')}",
+            id="no node name",
+        ),
+        pytest.param('node_name = "one"', "state_dir: missing; expected an absolute path", id="no state directory"),
+        pytest.param(
+            'node_name = "one"\nstate_dir = "lib/podwire"',
+            "state_dir: expected an absolute path; found 'lib/podwire'",
+            id="a relative state directory",
+        ),
+        pytest.param('node_name = "One"\nstate_dir = "/s"', f"{NAME} 'One'", id="a capital in the node name"),
+        pytest.param('node_name = ""\nstate_dir = "/s"', f"{NAME} ''", id="an empty node name"),
+        pytest.param(
+            'node_name = "one\\n"\nstate_dir = "/s"', f"{NAME} 'one\\n'", id="a line break at the end of the node name"
+        ),
+        pytest.param("node_name = 7\nstate_dir = '/s'", f"{NAME} 7", id="a number for a node name"),
+        pytest.param(
+            LEAST + 'manifests = "manifests"',
+            "manifests: expected an absolute path of a directory; found 'manifests'",
+            id="relative manifests",
+        ),
+        pytest.param(LEAST + "mtu = 1279", f"mtu: {MTU} 1279", id="an mtu below IPv6's least"),
+        pytest.param(LEAST + "mtu = 65536", f"mtu: {MTU} 65536", id="an mtu above a packet's largest"),
+        pytest.param(LEAST + 'mtu = "1500"', f"mtu: {MTU} '1500'", id="an mtu as text"),
+        pytest.param(LEAST + "mtu = true", f"mtu: {MTU} True", id="a truth for an mtu"),
+        pytest.param(
+            LEAST + 'log_level = "loud"',
+            'log_level: expected one of "debug", "info", "warning", "error"; found \'loud\'',
+            id="an unknown log level",
+        ),
+        pytest.param(
+            LEAST + 'service_cidrs = "10.96.0.0/16"',
+            'service_cidrs: expected a list of address ranges, such as ["10.96.0.0/16", "fd96::/108"]; '
+            "found '10.96.0.0/16'",
+            id="one range without a list",
+        ),
+        pytest.param(
+            LEAST + 'service_cidrs = ["10.96.0.0/33"]',
+            "service_cidrs: '10.96.0.0/33' is not an address range: expected ADDRESS/LENGTH with a length from 0 to 32",
+            id="a range longer than its address",
+        ),
+        pytest.param(
+            LEAST + 'service_cidrs = ["10.96.0.1/16"]',
+            "service_cidrs: '10.96.0.1/16' has host bits set: expected 10.96.0.0/16",
+            id="a range with host bits",
+        ),
+        pytest.param('node_name = "one"\nmtu = \n', "line 2, column 7: Invalid value", id="a syntax error"),
+        pytest.param(
+            'node_name = "one"\nstate_dir = """/s\n',
+            "line 3: Unterminated string, at the end of the file",
+            id="a syntax error at the end",
+        ),
+        pytest.param(
+            LEAST + 'state_dir = "/t"\n', "line 3, column 17: Cannot overwrite a value", id="a key written twice"
+        ),
+    ],
+)
+def test_wrong_files_get_one_line(text: str, error: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_config(text, "/etc/podwire/agent.toml")
+    assert str(raised.value) == f"/etc/podwire/agent.toml: {error}"
+
+
+def test_a_state_directory_too_long_for_a_socket_is_refused_with_the_reason() -> None:
+    longest = "/" + "x" * (SOCKET_PATH_LIMIT - len("/admin.sock") - 1)
+    config = parse_config(f'node_name = "one"\nstate_dir = "{longest}"', "f")
+    assert len(str(config.admin_socket)) == SOCKET_PATH_LIMIT
+    with pytest.raises(ConfigError, match=r"^f: state_dir: too long by 1 bytes: .* at most 107; .* at most 96 bytes$"):
+        parse_config(f'node_name = "one"\nstate_dir = "{longest}x"', "f")
+
+
+def test_the_limit_of_a_socket_path_counts_bytes_not_letters() -> None:
+    with pytest.raises(ConfigError, match="too long by 5 bytes"):
+        parse_config(f'node_name = "one"\nstate_dir = "/{"é" * 50}"', "f")
+
+
+def test_a_file_is_read_from_disk(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text(LEAST)
+    assert read_config(path).node_name == "one"
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_config(tmp_path / "none.toml")
+    assert str(raised.value) == f"{tmp_path}/none.toml: No such file or directory"
+
+
+def test_a_file_of_other_bytes_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_bytes(b'node_name = "\xff"')
+    with pytest.raises(ConfigError) as raised:
+        read_config(path)
+    assert str(raised.value) == f"{path}: byte 13 is not UTF-8: expected a TOML file"
