@@ -1,0 +1,198 @@
+"""The admin API: JSON over HTTP on a unix socket that only the agent's user can open.
+
+Invariants: every answer is made from one snapshot, by `views.py`. An answer that grows with the cluster is written in
+slices, so that an ADD gets its turn in between. Every error is JSON too: `{"error": one line}`. Only POST changes
+anything, and only by an event that the controller handles like any other.
+
+    GET  /status                                 the node, its ranges, counts, what is wrong
+    GET  /services, /services/NAMESPACE/NAME     frontends, backends, what the data plane holds of them
+    GET  /pods                                   attachments
+    GET  /history?since=NUMBER&limit=NUMBER      transactions, oldest first
+    GET  /verify                                 what the network holds otherwise than it should; touches nothing
+    POST /resync                                 read everything, and make it right
+    GET  /healthz, /readyz                       200, or 503 with the reason
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from msgspec import Struct
+
+from podwire import views
+from podwire.controller.difference import Difference
+from podwire.controller.events import Event, Resync, ResyncReason
+from podwire.controller.history import Record, record_of
+from podwire.controller.transaction import Result
+from podwire.model.objects import ServiceKey
+from podwire.model.snapshot import Snapshot
+
+SLICE = 50
+"""Items between two turns of the event loop: about 5 ms of Services with ten backends."""
+MOST_RECORDS = 1000
+GRACE = 1.0
+"""Seconds that a stopping server waits for answers under way."""
+
+
+class Controller(Protocol):
+    """What the API asks of the controller. `verify` raises OSError where the network can't be read."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+    @property
+    def history(self) -> Iterable[Record]: ...
+    async def verify(self) -> dict[str, Difference]: ...
+    def submit(self, event: Event) -> asyncio.Future[Result]: ...
+
+
+async def serve(path: Path, controller: Controller, facts: Callable[[], views.Facts]) -> web.AppRunner:
+    """Answers once requests are served; `await runner.cleanup()` ends it and removes the socket.
+
+    A socket that a killed agent left is replaced: the caller holds the state directory's lock. Raises OSError.
+    """
+    app = application(controller, facts)
+
+    async def remove(_: web.Application) -> None:
+        _remove(path)
+
+    app.on_cleanup.append(remove)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=GRACE)
+    await runner.setup()
+    await web.SockSite(runner, bind(path)).start()
+    return runner
+
+
+def _remove(path: Path) -> None:
+    """Of a socket only: a file of another kind is nobody's leftover."""
+    if path.is_socket():
+        path.unlink(missing_ok=True)
+
+
+def bind(path: Path) -> socket.socket:
+    """A socket of mode 0600, in place of one that is there. Raises OSError, naming the path."""
+    _remove(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Before bind: the file is born with the mode of its socket, so nobody slips in between (unix(7)).
+        os.fchmod(listener.fileno(), 0o600)
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"{path}: {os.strerror(error.errno or 0)}") from None
+    return listener
+
+
+def application(controller: Controller, facts: Callable[[], views.Facts]) -> web.Application:
+    app = web.Application(middlewares=[_errors_as_json])
+    asked = Answers(controller, facts)
+    app.add_routes(
+        [
+            web.get("/status", asked.status),
+            web.get("/services", asked.services),
+            web.get("/services/{namespace}/{name}", asked.service),
+            web.get("/pods", asked.pods),
+            web.get("/history", asked.history),
+            web.get("/verify", asked.verify),
+            web.post("/resync", asked.resync),
+            web.get("/healthz", asked.healthz),
+            web.get("/readyz", asked.readyz),
+        ]
+    )
+    return app
+
+
+class Answers:
+    """One method for each request."""
+
+    def __init__(self, controller: Controller, facts: Callable[[], views.Facts]) -> None:
+        self._controller, self._facts = controller, facts
+
+    async def status(self, _: web.Request) -> web.Response:
+        return _json(views.status(self._controller.snapshot, self._facts()))
+
+    async def services(self, request: web.Request) -> web.StreamResponse:
+        now = self._controller.snapshot
+        return await _stream(request, "services", (views.service(now, key) for key in views.service_keys(now)))
+
+    async def service(self, request: web.Request) -> web.Response:
+        """A list of one, so that readers know one form."""
+        key = ServiceKey(request.match_info["namespace"], request.match_info["name"])
+        now = self._controller.snapshot
+        if key not in now.services:
+            raise web.HTTPNotFound(text=f"no {key} on this node")
+        return _json(views.ServiceList((views.service(now, key),)))
+
+    async def pods(self, request: web.Request) -> web.StreamResponse:
+        now = self._controller.snapshot
+        return await _stream(request, "pods", (views.pod(now, key) for key in views.attachment_keys(now)))
+
+    async def history(self, request: web.Request) -> web.Response:
+        since = _number(request, "since", 0, None)
+        limit = _number(request, "limit", 1, MOST_RECORDS)
+        return _json(views.history(self._controller.history, since, MOST_RECORDS if limit is None else limit))
+
+    async def verify(self, request: web.Request) -> web.StreamResponse:
+        try:
+            found = await self._controller.verify()
+        except OSError as error:
+            raise web.HTTPInternalServerError(text=f"the network can't be read: {error}") from None
+        return await _stream(request, "drift", views.drift(found))
+
+    async def resync(self, _: web.Request) -> web.Response:
+        result = await self._controller.submit(Resync(ResyncReason.ON_DEMAND))
+        return _json(views.resynced(record_of(result, 0, 0.0)))
+
+    async def healthz(self, _: web.Request) -> web.Response:
+        """That this is answered at all says that the event loop turns."""
+        return _json({"healthy": True})
+
+    async def readyz(self, _: web.Request) -> web.Response:
+        reason = self._facts().not_ready
+        return _json({"ready": reason is None, "not_ready": reason}, 200 if reason is None else 503)
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+async def _stream(request: web.Request, name: str, items: Iterator[Struct]) -> web.StreamResponse:
+    """`{name: [item, …]}`, a slice at a time."""
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    await response.write(b'{"%s":[' % name.encode())
+    between = b""
+    while slice_ := [msgspec.json.encode(item) for item in islice(items, SLICE)]:
+        await response.write(between + b",".join(slice_))
+        between = b","
+        await asyncio.sleep(0)
+    await response.write(b"]}")
+    await response.write_eof()
+    return response
+
+
+def _number(request: web.Request, name: str, least: int, most: int | None) -> int | None:
+    text = request.query.get(name)
+    if text is None:
+        return None
+    right = text.isascii() and text.isdigit() and least <= int(text) and (most is None or int(text) <= most)
+    if not right:
+        form = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise web.HTTPBadRequest(text=f"{name}: expected a whole number {form}; found {text!r}")
+    return int(text)
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        unknown = request.match_info.http_exception is not None
+        text = f"this API has no {request.method} {request.path}" if unknown else error.text
+        return _json({"error": text}, error.status)

@@ -1,0 +1,347 @@
+"""What an agent shows of itself: a snapshot turned into the values of the admin API. Pure.
+
+Invariants: these structs are the API's JSON, field by field; whoever asks decodes into the same ones. Addresses, ranges
+and keys are text, in the form that other tools print. Everything is sorted. What a Service or pod holds in the network
+is what the drivers last reported, never a guess: see `FrontendState` and `PodState`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from typing import Any
+
+from immutables import Map
+from msgspec import Struct
+from msgspec.structs import fields
+
+from podwire.controller.difference import Difference
+from podwire.controller.history import Record
+from podwire.ipam.blocks import capacity
+from podwire.model.addresses import Address, show_address
+from podwire.model.network import Backend, Frontend, Slots
+from podwire.model.objects import Attachment, AttachmentKey, ServiceKey
+from podwire.model.snapshot import UNKNOWN, Snapshot
+from podwire.pods.wiring import interface_name, wiring
+from podwire.services.frontends import claimed, frontends, owner
+
+# --- status ------------------------------------------------------------------------------------
+
+
+class Facts(Struct, frozen=True):
+    """What the agent knows beside its snapshot. `not_ready` None: it is; `uptime` in seconds."""
+
+    version: str
+    not_ready: str | None
+    uptime: float
+    writes: Mapping[str, int]
+    source_errors: tuple[str, ...] = ()
+
+
+class BlockView(Struct, frozen=True):
+    """A range that pods of this node get addresses from."""
+
+    range: str
+    used: int
+    free: int
+
+
+class StatusView(Struct, frozen=True):
+    """`not_ready` says why `ready` is false. `mtu` 0: not known yet. `unknown` counts, by driver, the keys whose last
+    change failed; `writes`, by driver, the writes to kernel or disk since the start."""
+
+    node: str
+    version: str
+    ready: bool
+    not_ready: str | None
+    uptime: float
+    mtu: int
+    pod_cidrs: tuple[BlockView, ...]
+    service_cidrs: tuple[str, ...]
+    counts: dict[str, int]
+    writes: dict[str, int]
+    unknown: dict[str, int]
+    source_errors: tuple[str, ...]
+
+
+def status(now: Snapshot, facts: Facts) -> StatusView:
+    return StatusView(
+        node=now.local.name,
+        version=facts.version,
+        ready=facts.not_ready is None,
+        not_ready=facts.not_ready,
+        uptime=facts.uptime,
+        mtu=now.local.mtu,
+        pod_cidrs=_blocks(now),
+        service_cidrs=tuple(str(block) for block in now.local.service_cidrs),
+        counts={
+            "nodes": len(now.nodes),
+            "namespaces": len(now.namespaces),
+            "pods": len(now.pods),
+            "services": len(now.services),
+            "slices": len(now.slices),
+            "frontends": len(now.claims),
+            "attachments": len(now.attachments),
+        },
+        writes=dict(sorted(facts.writes.items())),
+        unknown={
+            driver: sum(value is UNKNOWN for value in held.values()) for driver, held in sorted(now.programmed.items())
+        },
+        source_errors=facts.source_errors,
+    )
+
+
+def _blocks(now: Snapshot) -> tuple[BlockView, ...]:
+    given = [Address(item) for item in now.ledger if isinstance(item, bytes)]
+    found = []
+    for block in now.node.pod_cidrs:
+        used = sum(address in block for address in given)
+        found.append(BlockView(str(block), used, max(0, capacity(block) - used)))
+    return tuple(found)
+
+
+# --- Services ----------------------------------------------------------------------------------
+
+
+class FrontendState(Enum):
+    PROGRAMMED = "programmed"
+    """The data plane holds the backends that the Service has."""
+    REFUSED = "refused"
+    """The Service has no backend: clients are told so."""
+    PENDING = "pending"
+    """The data plane does not hold it, or not yet as it should be."""
+    FAILED = "failed"
+    """The last change failed: what the data plane holds is unknown until it is read again."""
+
+
+class BackendView(Struct, frozen=True):
+    address: str
+    port: int
+
+
+class FrontendView(Struct, frozen=True):
+    address: str
+    protocol: str
+    port: int
+    state: FrontendState
+    backends: tuple[BackendView, ...]
+
+
+class ConflictView(Struct, frozen=True):
+    """A frontend that several Services claim, as namespace/name; the `owner` has it."""
+
+    address: str
+    protocol: str
+    port: int
+    owner: str
+    claimants: tuple[str, ...]
+
+
+class ServiceView(Struct, frozen=True):
+    namespace: str
+    name: str
+    frontends: tuple[FrontendView, ...]
+    conflicts: tuple[ConflictView, ...]
+
+
+class ServiceList(Struct, frozen=True):
+    services: tuple[ServiceView, ...]
+
+
+def service_keys(now: Snapshot) -> list[ServiceKey]:
+    return sorted(now.services, key=lambda key: (key.namespace, key.name))
+
+
+def service(now: Snapshot, key: ServiceKey) -> ServiceView:
+    """Raises KeyError for a Service that the snapshot has not."""
+    names = claimed(now.services[key])
+    return ServiceView(
+        namespace=key.namespace,
+        name=key.name,
+        frontends=tuple(
+            _frontend(now, frontend, wanted)
+            for frontend, wanted in sorted(frontends(now, key).items(), key=lambda item: _place(item[0]))
+        ),
+        conflicts=tuple(
+            _conflict(now, frontend) for frontend in sorted(names, key=_place) if len(now.claims[frontend]) > 1
+        ),
+    )
+
+
+def _frontend(now: Snapshot, frontend: Frontend, wanted: frozenset[Backend]) -> FrontendView:
+    return FrontendView(
+        address=show_address(frontend.address),
+        protocol=frontend.protocol.name,
+        port=frontend.port,
+        state=frontend_state(wanted, _reported(now, "nftables").get(frontend)),
+        backends=tuple(
+            BackendView(show_address(backend.address), backend.port)
+            for backend in sorted(wanted, key=lambda backend: (len(backend.address), backend.address, backend.port))
+        ),
+    )
+
+
+def frontend_state(wanted: frozenset[Backend], held: Any) -> FrontendState:
+    """`held` as nftables reported it: Slots, UNKNOWN, or None where it holds nothing."""
+    if held is UNKNOWN:
+        return FrontendState.FAILED
+    if not isinstance(held, Slots) or held.verdict is None:
+        return FrontendState.PENDING
+    full = frozenset(backend for backend in held.backends if backend is not None)
+    if full != wanted or (held.verdict == 0) != (not wanted):
+        return FrontendState.PENDING
+    return FrontendState.PROGRAMMED if wanted else FrontendState.REFUSED
+
+
+def _conflict(now: Snapshot, frontend: Frontend) -> ConflictView:
+    first = owner(now, frontend)
+    return ConflictView(
+        address=show_address(frontend.address),
+        protocol=frontend.protocol.name,
+        port=frontend.port,
+        owner=f"{first.namespace}/{first.name}",
+        claimants=tuple(sorted(f"{key.namespace}/{key.name}" for key in now.claims[frontend])),
+    )
+
+
+def _place(frontend: Frontend) -> tuple[int, bytes, int, int]:
+    """IPv4 first, then by address, port, protocol."""
+    return len(frontend.address), frontend.address, frontend.port, frontend.protocol
+
+
+# --- pods --------------------------------------------------------------------------------------
+
+
+class PodState(Enum):
+    WIRED = "wired"
+    """Every link, address, route and neighbour of it was reported as made."""
+    PENDING = "pending"
+    """Something is still to be made, or the answer to the runtime is not yet recorded."""
+    FAILED = "failed"
+    """The last change of some part failed: what the kernel holds is unknown until it is read again."""
+
+
+class PodView(Struct, frozen=True):
+    """One attachment. `link` is the node's end of its veth pair, `index` that end's interface index."""
+
+    namespace: str
+    name: str
+    state: PodState
+    addresses: tuple[str, ...]
+    link: str
+    index: int
+    sandbox: str
+    interface: str
+    netns: str
+
+
+class PodList(Struct, frozen=True):
+    pods: tuple[PodView, ...]
+
+
+def attachment_keys(now: Snapshot) -> list[AttachmentKey]:
+    held = now.attachments
+    return sorted(held, key=lambda key: (held[key].pod.namespace, held[key].pod.name, key.sandbox, key.interface))
+
+
+def pod(now: Snapshot, key: AttachmentKey) -> PodView:
+    """Raises KeyError for an attachment that the snapshot has not."""
+    it = now.attachments[key]
+    return PodView(
+        namespace=it.pod.namespace,
+        name=it.pod.name,
+        state=pod_state(now, key, it),
+        addresses=tuple(show_address(address) for address in it.addresses),
+        link=interface_name(key),
+        index=it.index,
+        sandbox=key.sandbox,
+        interface=key.interface,
+        netns=it.netns,
+    )
+
+
+def pod_state(now: Snapshot, key: AttachmentKey, it: Attachment) -> PodState:
+    held = _reported(now, "linux")
+    parts = [held.get(part) for part in wiring(key, it, now.local.mtu)]
+    if UNKNOWN in parts:
+        return PodState.FAILED
+    return PodState.PENDING if None in parts or not it.confirmed else PodState.WIRED
+
+
+def _reported(now: Snapshot, driver: str) -> Mapping[Any, Any]:
+    return now.programmed.get(driver, Map())
+
+
+# --- history -----------------------------------------------------------------------------------
+
+
+class HistoryView(Struct, frozen=True):
+    """`oldest` is the number of the first record that is still remembered, 0 where there is none: a reader that asks
+    for what followed an older one has missed some."""
+
+    oldest: int
+    records: tuple[Record, ...]
+
+
+def history(records: Iterable[Record], since: int | None, limit: int) -> HistoryView:
+    """The first `limit` records after number `since`; without a `since` the newest ones. Oldest first."""
+    held = list(records)
+    wanted = held[max(0, len(held) - limit) :] if since is None else [r for r in held if r.number > since][:limit]
+    return HistoryView(held[0].number if held else 0, tuple(wanted))
+
+
+class ResyncView(Struct, frozen=True):
+    """How a resync ended: `changes` in words by capability, `operations` counted by driver."""
+
+    error: str | None
+    changes: dict[str, tuple[str, ...]]
+    operations: dict[str, int]
+    milliseconds: float
+
+
+def resynced(record: Record) -> ResyncView:
+    return ResyncView(record.error, record.changes, record.operations, record.milliseconds)
+
+
+# --- drift -------------------------------------------------------------------------------------
+
+
+class DriftView(Struct, frozen=True):
+    """One key that the network holds otherwise than it should; None: not at all."""
+
+    driver: str
+    key: str
+    found: str | None
+    wanted: str | None
+
+
+class DriftList(Struct, frozen=True):
+    drift: tuple[DriftView, ...]
+
+
+def drift(found: Mapping[str, Difference]) -> Iterator[DriftView]:
+    """By driver, then key."""
+    for driver, changes in sorted(found.items()):
+        for key, change in sorted(((str(key), change) for key, change in changes.items()), key=lambda item: item[0]):
+            yield DriftView(driver, key, words(change.before), words(change.after))
+
+
+def words(value: Any) -> str | None:
+    """A driver's value as people write it; None stays None.
+
+    Packed addresses and MAC addresses are told by their size. A value with a text of its own gives that.
+    """
+    match value:
+        case None:
+            return None
+        case True:
+            return "present"
+        case bytes() if len(value) == 6:
+            return value.hex(":")
+        case bytes() if len(value) in (4, 16):
+            return show_address(Address(value))
+        case tuple() if type(value) is tuple:
+            return " ".join(words(item) or "none" for item in value)
+        case Struct() if type(value).__str__ is object.__str__:
+            parts = ((field.name, words(getattr(value, field.name))) for field in fields(value))
+            return ", ".join(f"{name} {text}" for name, text in parts if text)
+        case _:
+            return str(value)

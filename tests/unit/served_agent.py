@@ -1,0 +1,151 @@
+"""A node with a bit of everything, folded by the real fold, and a strict stand-in for its controller."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from podwire import admin, views
+from podwire.controller.difference import Difference, Outcome
+from podwire.controller.events import AddPod, Event, PodWired, Reported, Resync, ResyncReason
+from podwire.controller.history import Record
+from podwire.controller.snapshot import fold
+from podwire.controller.transaction import Result
+from podwire.model.addresses import parse_address, parse_prefix
+from podwire.model.network import Backend, Frontend, Slots
+from podwire.model.objects import (
+    AttachmentKey,
+    BackendPort,
+    BackendSlice,
+    Member,
+    Node,
+    NodeKey,
+    PodKey,
+    Protocol,
+    Service,
+    ServiceKey,
+    ServicePort,
+    SliceKey,
+)
+from podwire.model.snapshot import Local, Snapshot
+from podwire.pods.wiring import wiring
+
+WEB, DNS, EMPTY, COPY = (ServiceKey("shop", name) for name in ("web", "dns", "empty", "copy"))
+FRONT, BACK = AttachmentKey("sandbox-front", "eth0"), AttachmentKey("sandbox-back", "eth0")
+
+
+def service(created: str, *addresses: str, protocol: Protocol = Protocol.TCP, port: int = 80) -> Service:
+    return Service((ServicePort("p", protocol, port),), tuple(map(parse_address, addresses)), created=created)
+
+
+def backends(of: ServiceKey, *addresses: str, protocol: Protocol = Protocol.TCP) -> BackendSlice:
+    members = tuple(Member(parse_address(address)) for address in addresses)
+    return BackendSlice(of, (BackendPort("p", protocol, 8080),), members)
+
+
+OBJECTS = {
+    NodeKey("one"): Node((parse_prefix("10.1.1.0/24"), parse_prefix("fd01::/120")), (parse_address("192.0.2.1"),)),
+    WEB: service("2026-01-01T00:00:00Z", "10.96.0.10", "fd96::a"),
+    SliceKey("shop", "web-1"): backends(WEB, "10.1.1.3", "10.1.1.2"),
+    SliceKey("shop", "web-2"): backends(WEB, "fd01::2"),
+    COPY: service("2026-02-01T00:00:00Z", "10.96.0.10"),
+    EMPTY: service("2026-01-01T00:00:00Z", "10.96.0.12"),
+    DNS: service("2026-01-01T00:00:00Z", "10.96.0.11", protocol=Protocol.UDP, port=53),
+    SliceKey("shop", "dns-1"): backends(DNS, "10.1.1.3", protocol=Protocol.UDP),
+}
+
+
+def frontend(address: str, port: int = 80, protocol: Protocol = Protocol.TCP) -> Frontend:
+    return Frontend(parse_address(address), protocol, port)
+
+
+def slots(*members: str) -> Slots:
+    held = tuple(Backend(parse_address(address), 8080) for address in members)
+    return Slots(len(held), held)
+
+
+def node() -> Snapshot:
+    """`web` is programmed over IPv4 and failed over IPv6, `empty` refused, `dns` not yet programmed; `copy` claims
+    what `web` has. `front` is wired; of `back` one part is missing."""
+    now = Snapshot(Local("one", 1450, (parse_prefix("10.96.0.0/16"),)))
+    pods = {FRONT: "front", BACK: "back"}
+    for event in (
+        Resync(ResyncReason.STARTUP, OBJECTS),
+        *(AddPod(key, PodKey("shop", name), f"/run/netns/{name}") for key, name in pods.items()),
+        PodWired(FRONT),
+    ):
+        now, _ = fold(now, event)
+    linux = {
+        part: Outcome(value)
+        for key in pods
+        for part, value in list(wiring(key, now.attachments[key], 1450).items())[0 if key == FRONT else 1 :]
+    }
+    nftables = {
+        frontend("10.96.0.10"): Outcome(slots("10.1.1.2", "10.1.1.3")),
+        frontend("fd96::a"): Outcome(error="no room"),
+        frontend("10.96.0.12"): Outcome(Slots(0, ())),
+    }
+    for name, outcomes in (("linux", linux), ("nftables", nftables)):
+        now, _ = fold(now, Reported(name, outcomes))
+    return now
+
+
+RECORDS = tuple(
+    Record(
+        number=number,
+        time=1_790_000_000.0 + number,
+        event=f"KubeStateChange service/shop/s{number}",
+        changes={"services": (f"frontend 10.96.1.{number}:80/TCP: +10.1.1.2:8080",)},
+        operations={"nftables": 2},
+        milliseconds=0.125,
+        error="nftables: no room" if number == 14 else None,
+    )
+    for number in range(11, 16)
+)
+
+
+class FakeController:
+    """Takes what the real one takes, and nothing else; remembers what it was given."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.history: Iterable[Record] = RECORDS
+        self.drift: dict[str, Difference] | OSError = {}
+        self.error: str | None = None
+        self.submitted: list[Event] = []
+
+    async def verify(self) -> dict[str, Difference]:
+        if isinstance(self.drift, OSError):
+            raise self.drift
+        return {driver: found for driver, found in self.drift.items() if found}
+
+    def submit(self, event: Event) -> asyncio.Future[Result]:
+        assert isinstance(event, Event)
+        self.submitted.append(event)
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(answer.set_result, Result(event, seconds=0.25, error=self.error))
+        return answer
+
+
+class ServedAgent:
+    def __init__(self, state_dir: Path) -> None:
+        self.controller = FakeController(node())
+        self.socket = state_dir / "admin.sock"
+        self.facts: dict[str, Any] = {
+            "version": "0.1.0",
+            "not_ready": None,
+            "uptime": 93784.5,
+            "writes": {"store": 4, "linux": 31, "nftables": 9},
+            "source_errors": (),
+        }
+
+
+@asynccontextmanager
+async def serving(state_dir: Path) -> AsyncIterator[ServedAgent]:
+    agent = ServedAgent(state_dir)
+    runner = await admin.serve(agent.socket, agent.controller, lambda: views.Facts(**agent.facts))
+    try:
+        yield agent
+    finally:
+        await runner.cleanup()

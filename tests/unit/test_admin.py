@@ -1,0 +1,173 @@
+"""The admin API over a real unix socket."""
+
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from served_agent import ServedAgent, frontend, serving
+
+from podwire import admin
+from podwire.controller.difference import Change
+from podwire.controller.events import Resync, ResyncReason
+from podwire.model.network import Slots
+from podwire.model.objects import ServiceKey
+
+
+@pytest_asyncio.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[ServedAgent]:
+    async with serving(tmp_path) as served:
+        yield served
+
+
+async def ask(agent: ServedAgent, method: str, path: str) -> tuple[int, Any]:
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(agent.socket))) as session,
+        session.request(method, f"http://agent{path}") as response,
+    ):
+        return response.status, await response.json()
+
+
+@pytest.mark.parametrize("path", ["/status", "/services", "/pods", "/history", "/verify", "/healthz", "/readyz"])
+async def test_every_reading_path_answers_json_and_submits_nothing(agent: ServedAgent, path: str) -> None:
+    status, body = await ask(agent, "GET", path)
+    assert (status, type(body)) == (200, dict)
+    assert agent.controller.submitted == []
+
+
+async def test_status(agent: ServedAgent) -> None:
+    _, body = await ask(agent, "GET", "/status")
+    assert body["node"] == "one"
+    assert body["pod_cidrs"][0] == {"range": "10.1.1.0/24", "used": 2, "free": 251}
+    assert body["writes"] == {"linux": 31, "nftables": 9, "store": 4}
+
+
+async def test_all_services_and_one_have_the_same_form(agent: ServedAgent) -> None:
+    _, listed = await ask(agent, "GET", "/services")
+    assert [item["name"] for item in listed["services"]] == ["copy", "dns", "empty", "web"]
+    assert await ask(agent, "GET", "/services/shop/web") == (200, {"services": listed["services"][3:]})
+
+
+async def test_a_list_longer_than_a_slice_is_whole(agent: ServedAgent) -> None:
+    now = agent.controller.snapshot
+    it = now.services[ServiceKey("shop", "empty")]
+    services = now.services.update({ServiceKey("many", f"s{n:04}"): it for n in range(admin.SLICE * 3)})
+    claims = now.claims.update({frontend("10.96.0.12"): frozenset(key for key in services if key.namespace == "many")})
+    agent.controller.snapshot = type(now)(now.local, services=services, claims=claims.update(now.claims))
+    _, body = await ask(agent, "GET", "/services")
+    assert len(body["services"]) == admin.SLICE * 3 + 4
+
+
+async def test_pods(agent: ServedAgent) -> None:
+    _, body = await ask(agent, "GET", "/pods")
+    assert [(item["name"], item["state"]) for item in body["pods"]] == [("back", "pending"), ("front", "wired")]
+
+
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [("", [11, 12, 13, 14, 15]), ("?since=13", [14, 15]), ("?limit=1", [15]), ("?since=11&limit=1", [12])],
+)
+async def test_history(agent: ServedAgent, query: str, numbers: list[int]) -> None:
+    _, body = await ask(agent, "GET", f"/history{query}")
+    assert [record["number"] for record in body["records"]] == numbers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "error"),
+    [
+        pytest.param(
+            "GET",
+            "/history?since=x",
+            400,
+            "since: expected a whole number of at least 0; found 'x'",
+            id="a since that is no number",
+        ),
+        pytest.param(
+            "GET",
+            "/history?since=-1",
+            400,
+            "since: expected a whole number of at least 0; found '-1'",
+            id="a since below zero",
+        ),
+        pytest.param(
+            "GET",
+            "/history?limit=0",
+            400,
+            "limit: expected a whole number from 1 to 1000; found '0'",
+            id="a limit of nothing",
+        ),
+        pytest.param(
+            "GET",
+            "/history?limit=1001",
+            400,
+            "limit: expected a whole number from 1 to 1000; found '1001'",
+            id="a limit above what is remembered",
+        ),
+        pytest.param(
+            "GET", "/services/shop/none", 404, "no service/shop/none on this node", id="a Service that is not there"
+        ),
+        pytest.param("GET", "/nothing", 404, "this API has no GET /nothing", id="an unknown path"),
+        pytest.param("GET", "/resync", 405, "this API has no GET /resync", id="a resync by reading"),
+    ],
+)
+async def test_wrong_requests_get_one_line(agent: ServedAgent, method: str, path: str, status: int, error: str) -> None:
+    assert await ask(agent, method, path) == (status, {"error": error})
+    assert agent.controller.submitted == []
+
+
+async def test_verify_of_a_network_as_it_should_be(agent: ServedAgent) -> None:
+    agent.controller.drift = {"nftables": {}}
+    assert await ask(agent, "GET", "/verify") == (200, {"drift": []})
+
+
+async def test_verify_names_what_drifted(agent: ServedAgent) -> None:
+    agent.controller.drift = {"nftables": {frontend("10.96.0.12"): Change(None, Slots(0, ()))}}
+    lines = [{"driver": "nftables", "key": "frontend 10.96.0.12:80/TCP", "found": None, "wanted": "refused"}]
+    assert await ask(agent, "GET", "/verify") == (200, {"drift": lines})
+
+
+async def test_verify_of_a_network_that_cannot_be_read(agent: ServedAgent) -> None:
+    agent.controller.drift = OSError(105, "No buffer space available")
+    error = "the network can't be read: [Errno 105] No buffer space available"
+    assert await ask(agent, "GET", "/verify") == (500, {"error": error})
+
+
+@pytest.mark.parametrize("error", [None, "nftables: no room"])
+async def test_resync_is_one_event_and_answers_when_it_ended(agent: ServedAgent, error: str | None) -> None:
+    agent.controller.error = error
+    status, body = await ask(agent, "POST", "/resync")
+    assert (status, body) == (200, {"error": error, "changes": {}, "operations": {}, "milliseconds": 250.0})
+    assert agent.controller.submitted == [Resync(ResyncReason.ON_DEMAND)]
+
+
+async def test_readiness_says_why_not(agent: ServedAgent) -> None:
+    assert await ask(agent, "GET", "/readyz") == (200, {"ready": True, "not_ready": None})
+    agent.facts["not_ready"] = "no pod CIDR yet"
+    assert await ask(agent, "GET", "/readyz") == (503, {"ready": False, "not_ready": "no pod CIDR yet"})
+    assert await ask(agent, "GET", "/healthz") == (200, {"healthy": True})
+
+
+async def test_only_the_owner_may_open_the_socket_and_it_goes_with_the_server(tmp_path: Path) -> None:
+    async with serving(tmp_path) as agent:
+        mode = agent.socket.stat().st_mode
+        assert (stat.S_ISSOCK(mode), stat.S_IMODE(mode)) == (True, 0o600)
+    assert not agent.socket.exists()
+
+
+async def test_the_socket_of_a_killed_agent_is_replaced(tmp_path: Path) -> None:
+    left = admin.bind(tmp_path / "admin.sock")
+    left.close()
+    async with serving(tmp_path) as agent:
+        assert (await ask(agent, "GET", "/healthz"))[0] == 200
+
+
+async def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    path.write_text("not a socket")
+    with pytest.raises(OSError, match=rf"{path}: Address already in use"):
+        async with serving(tmp_path):
+            pass
+    assert path.read_text() == "not a socket"
