@@ -5,7 +5,7 @@ position, the driver keeps the one that is there, so equal sets are equal. Keys 
 types (`model/network.py`, `model/objects.py`); this room treats all alike, hence Any.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, KeysView, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from podwire.model.objects import Value
@@ -25,9 +25,9 @@ Difference = dict[Any, Change]
 
 
 class Scope(Value, frozen=True):
-    """`keys` None: every key that is ours. `spaces`: the pods' namespaces to look into."""
+    """`keys` None: all that is ours; else a set in a stable order. `spaces`: the pods' namespaces to look into."""
 
-    keys: frozenset[Any] | None
+    keys: KeysView[Any] | None
     spaces: frozenset[str]
 
     def __contains__(self, key: object) -> bool:
@@ -36,7 +36,7 @@ class Scope(Value, frozen=True):
 
 def scope_of(keys: Iterable[Any], everything: bool = False) -> Scope:
     """The keys, or all that is ours, and the namespaces in which they lie."""
-    listed = frozenset(keys)
+    listed = dict.fromkeys(keys).keys()
     spaces = frozenset(getattr(key, "space", "") for key in listed) - {""}
     return Scope(None if everything else listed, spaces)
 
@@ -44,12 +44,14 @@ def scope_of(keys: Iterable[Any], everything: bool = False) -> Scope:
 class Outcome(Value, frozen=True):
     """What a key holds now (None: it is gone), or why its change failed: then what it holds is unknown.
 
-    `gone` says that the failure is for ever: the namespace that should hold the key no longer exists.
+    `gone` says that the failure is for ever: the namespace that should hold the key no longer exists. `again` says
+    that other keys went with the change: the driver wants to be read again.
     """
 
     value: Any = None
     error: str | None = None
     gone: bool = False
+    again: bool = False
 
 
 class Driver(Protocol):
@@ -64,7 +66,7 @@ class Driver(Protocol):
     def rank(self, key: Any) -> Any:
         """The order in which slices are cut: what others depend on comes first."""
 
-    def place(self, key: Any, wanted: Any, actual: Any) -> Any:
+    def place(self, wanted: Any, actual: Any) -> Any:
         """What to hold for what is wanted, nearest to what is held already. Pure."""
 
     def read(self, scope: Scope) -> dict[Any, Any]:
@@ -74,13 +76,11 @@ class Driver(Protocol):
         """Makes the changes; answers for every key of the difference."""
 
 
-def difference(
-    wanted: Mapping[Any, Any], actual: Mapping[Any, Any], place: Callable[[Any, Any, Any], Any]
-) -> Difference:
+def difference(wanted: Mapping[Any, Any], actual: Mapping[Any, Any], place: Callable[[Any, Any], Any]) -> Difference:
     changes: Difference = {}
     for key, value in wanted.items():
         before = actual.get(key)
-        after = place(key, value, before)
+        after = place(value, before)
         if after != before:
             changes[key] = Change(before, after)
     for key, before in actual.items():

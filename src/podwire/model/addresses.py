@@ -73,6 +73,10 @@ class Prefix(Struct, frozen=True):
         return Address((int.from_bytes(self.first, "big") + number).to_bytes(len(self.first), "big"))
 
     @property
+    def last(self) -> Address:
+        return self.nth(self.count - 1)
+
+    @property
     def count(self) -> int:
         return 1 << (self.family.bits - self.length)
 

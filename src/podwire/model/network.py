@@ -134,13 +134,15 @@ class Slots(NamedTuple):
         return f"{kind}: {held}" if held else kind
 
 
-class ClusterIPKey(Value, frozen=True):
-    """An address that is only a Service's: whatever no frontend takes there is refused."""
+class ServiceRangeKey(Value, frozen=True):
+    """Addresses that are only Services', both ends included: whatever no frontend takes there is refused."""
 
-    address: Address
+    first: Address
+    last: Address
 
     def __str__(self) -> str:
-        return f"cluster IP {show_address(self.address)}"
+        first, last = show_address(self.first), show_address(self.last)
+        return f"service range {first}" if first == last else f"service range {first} to {last}"
 
 
 class HairpinKey(Value, frozen=True):

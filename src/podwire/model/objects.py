@@ -11,7 +11,7 @@ from msgspec import Struct
 from podwire.model.addresses import Address, Prefix
 
 
-class Value(Struct, frozen=True, gc=False):
+class Value(Struct, frozen=True, order=True, gc=False):
     """The base of all values. `gc=False`: they hold no cycles, and a hundred thousand of them are common."""
 
 

@@ -33,7 +33,7 @@ ALTNAME_BYTES, ALIAS_BYTES = 127, 255
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
-    keys: Iterable[AttachmentKey] = now.attachments if touched is None else touched.attachments
+    keys: Iterable[AttachmentKey] = now.attachments if touched is None else sorted(touched.attachments)
     rows: dict[Any, Any] = {}
     linux: dict[Any, Any] = {}
     hairpins: dict[Any, Any] = {}
@@ -43,7 +43,7 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
             rows[key] = attachment
             linux |= wiring(key, attachment, now.local.mtu)
             hairpins |= {HairpinKey(address): True for address in attachment.addresses}
-    if keys:
+    if touched is None or touched.attachments:
         rows |= {CursorKey(block): cursor for block, cursor in now.cursors.items()}
     return {"store": rows, "linux": linux, "nftables": hairpins}
 

@@ -8,20 +8,27 @@ slices may repeat each other.
 from collections.abc import Iterable
 from typing import Any
 
-from podwire.model.network import Backend, ClusterIPKey, Frontend
+from podwire.model.addresses import Address
+from podwire.model.network import Backend, Frontend, ServiceRangeKey
 from podwire.model.objects import Member, Protocol, Service, ServiceKey
 from podwire.model.snapshot import Snapshot, Touched
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
-    keys: Iterable[ServiceKey] = now.services if touched is None else touched.services
+    keys: Iterable[ServiceKey] = now.services if touched is None else sorted(touched.services)
     found: dict[Any, Any] = {}
     for key in keys:
         service = now.services.get(key)
         if service is not None:
-            found |= {ClusterIPKey(address): True for address in service.cluster_ips}
             found |= frontends(now, key)
+            found |= {ServiceRangeKey(a, a): True for a in service.cluster_ips if not _covered(now, a)}
+    if touched is None:
+        found |= {ServiceRangeKey(cidr.first, cidr.last): True for cidr in now.local.service_cidrs}
     return {"nftables": found}
+
+
+def _covered(now: Snapshot, address: Address) -> bool:
+    return any(address in cidr for cidr in now.local.service_cidrs)
 
 
 def frontends(now: Snapshot, key: ServiceKey) -> dict[Frontend, frozenset[Backend]]:

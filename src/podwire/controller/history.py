@@ -1,0 +1,94 @@
+"""What happened, in words: a bounded list of records, one for each event. Pure.
+
+Invariants: a record is made from the result alone; its changes are told by the capability that wanted them
+("leftovers" for what nobody wants and a resync found). Long lists are cut, and say so.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+from podwire.controller.difference import Change
+from podwire.controller.transaction import Result
+from podwire.model.network import Slots
+from podwire.model.objects import Value
+
+MOST_RECORDS = 1000
+MOST_LINES = 20
+LEFTOVERS = "leftovers"
+
+
+class Record(Value, frozen=True):
+    """`time` is in seconds since the epoch, `operations` counts writes by driver."""
+
+    number: int
+    time: float
+    event: str
+    changes: dict[str, tuple[str, ...]]
+    operations: dict[str, int]
+    milliseconds: float
+    error: str | None
+
+
+class History:
+    """The last records, oldest first. Numbers go on rising when old ones are dropped."""
+
+    def __init__(self, most: int = MOST_RECORDS) -> None:
+        self._records: deque[Record] = deque(maxlen=most)
+        self._count = 0
+
+    def add(self, result: Result, now: float) -> Record:
+        self._count += 1
+        record = record_of(result, self._count, now)
+        self._records.append(record)
+        return record
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+
+def record_of(result: Result, number: int, now: float) -> Record:
+    operations: dict[str, int] = {}
+    for step in result.steps:
+        if step.writes:
+            operations[step.driver] = operations.get(step.driver, 0) + step.writes
+    error = result.error
+    if error is not None and result.reverted:
+        error += " (reverted)"
+    return Record(
+        number, now, str(result.event), changes_in_words(result), operations, round(result.seconds * 1e3, 3), error
+    )
+
+
+def changes_in_words(result: Result) -> dict[str, tuple[str, ...]]:
+    lines: dict[str, list[str]] = {}
+    more: dict[str, int] = {}
+    for step in result.steps:
+        for key, change in step.difference.items():
+            owner = next((name for name, part in result.decided if key in part.get(step.driver, ())), LEFTOVERS)
+            told = lines.setdefault(owner, [])
+            if len(told) < MOST_LINES:
+                told.append(words(key, change))
+            else:
+                more[owner] = more.get(owner, 0) + 1
+    for owner, count in more.items():
+        lines[owner].append(f"and {count} more")
+    return {owner: tuple(told) for owner, told in lines.items()}
+
+
+def words(key: object, change: Change) -> str:
+    """One change, in one line."""
+    before, after = change
+    if isinstance(after, Slots) and isinstance(before, Slots):
+        old, new = set(before.backends) - {None}, set(after.backends) - {None}
+        told = [f"+{b}" for b in sorted(map(str, new - old))] + [f"-{b}" for b in sorted(map(str, old - new))]
+        if before.verdict != after.verdict or not told:
+            told.append(str(after).partition(":")[0])
+        return f"{key}: {' '.join(told)}"
+    if before is None:
+        return f"{key} added" + (f" ({after})" if isinstance(after, Slots) else "")
+    if after is None:
+        return f"{key} removed"
+    return f"{key} changed: {before} → {after}" if isinstance(after, str | int) else f"{key} changed"

@@ -1,0 +1,141 @@
+"""The one event loop: events in, one transaction each, follow-up events first; history and healing.
+
+Invariants: one transaction at a time; a follow-up overtakes what waits. An ADD is answered once its row is confirmed;
+where that fails it is undone whole. A failure that was not reverted leads to one healing resync of the drivers that
+failed, with growing delay. Nothing that goes wrong in an event ends the loop.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from podwire.controller.difference import Difference
+from podwire.controller.events import (
+    AddPod,
+    DeletePod,
+    Event,
+    PodWired,
+    Refused,
+    Resync,
+    ResyncReason,
+    SandboxGone,
+    Shutdown,
+)
+from podwire.controller.history import History
+from podwire.controller.transaction import Result, Transaction
+from podwire.model.network import LinkKey
+from podwire.model.snapshot import Snapshot
+from podwire.pods.wiring import interface_name
+
+log = logging.getLogger(__name__)
+
+HEALING_DELAYS = (0.1, 0.5, 2.0, 10.0, 60.0)
+"""Seconds before each healing in a row; the last one repeats."""
+
+Answer = asyncio.Future[Result]
+
+
+class Controller:
+    def __init__(self, snapshot: Snapshot, transaction: Transaction, clock: Callable[[], float] = time.time) -> None:
+        self.snapshot = snapshot
+        self.history = History()
+        self.unsynced = frozenset(driver.name for driver in transaction.drivers)
+        """The drivers that no resync since the start has brought to work."""
+        self._transaction, self._clock = transaction, clock
+        self._requests: deque[tuple[Event, Answer]] = deque()
+        self._follow_ups: deque[tuple[Event, Answer]] = deque()
+        self._wake = asyncio.Event()
+        self._network = asyncio.Lock()
+        self._failed: frozenset[str] = frozenset()
+        self._failures = 0
+        self._healing: asyncio.TimerHandle | None = None
+
+    def submit(self, event: Event) -> Answer:
+        """The answer is always a Result; an error is in it, not raised."""
+        return self._queue(self._requests, event, asyncio.get_running_loop().create_future())
+
+    async def verify(self) -> dict[str, Difference]:
+        """What differs from what should be, by driver; touches nothing. Raises OSError where it can't be read."""
+        async with self._network:
+            return {driver: found for driver, found in self._transaction.drift(self.snapshot).items() if found}
+
+    async def run(self) -> None:
+        """Until the Shutdown event."""
+        while True:
+            while not (self._follow_ups or self._requests):
+                self._wake.clear()
+                await self._wake.wait()
+            event, answer = (self._follow_ups or self._requests).popleft()
+            result = await self._handle(event)
+            if not self._follow_up(result, answer) and not answer.done():
+                answer.set_result(result)
+            if isinstance(event, Shutdown):
+                if self._healing is not None:
+                    self._healing.cancel()
+                return
+
+    def _queue(self, queue: deque[tuple[Event, Answer]], event: Event, answer: Answer) -> Answer:
+        queue.append((event, answer))
+        self._wake.set()
+        return answer
+
+    async def _handle(self, event: Event) -> Result:
+        try:
+            async with self._network:
+                self.snapshot, result = await self._transaction.run(self.snapshot, event)
+        except Refused as refused:
+            result = Result(event, error=str(refused), refusal=refused.refusal)
+        except Exception as error:  # a bug: the snapshot stays, and the loop goes on
+            log.exception("%s failed", event)
+            result = Result(event, error=f"internal error: {error!r}")
+            self._failed |= {driver.name for driver in self._transaction.drivers}
+        record = self.history.add(result, self._clock())
+        level = logging.WARNING if record.error else logging.DEBUG
+        log.log(level, "#%d %s %s", record.number, record.event, record.error or "")
+        self._heal_later(result)
+        return result
+
+    def _follow_up(self, result: Result, answer: Answer) -> bool:
+        """Whether the answer waits for another event."""
+        match result.event:
+            case AddPod(key) if result.error is None:
+                # Confirmed before it is answered: killed in between, a repeated ADD or a DEL finds the pod;
+                # the other way round, a start would release a pod that lives.
+                self._queue(self._follow_ups, PodWired(key), answer)
+                return True
+            case PodWired(key) if result.error is not None:
+                undone = self._queue(self._follow_ups, DeletePod(key), asyncio.get_running_loop().create_future())
+                undone.add_done_callback(lambda _: None if answer.done() else answer.set_result(result))
+                return True
+            case Resync():
+                for netns in self._gone(result):
+                    self._queue(self._follow_ups, SandboxGone(netns), asyncio.get_running_loop().create_future())
+        return False
+
+    def _gone(self, result: Result) -> list[str]:
+        """The namespaces of links that could not be made because their namespace no longer exists."""
+        lost = {
+            key.name
+            for step in result.steps
+            for key, outcome in step.outcomes.items()
+            if isinstance(key, LinkKey) and outcome.gone
+        }
+        held = self.snapshot.attachments.items() if lost else ()
+        return sorted({it.netns for key, it in held if interface_name(key) in lost})
+
+    def _heal_later(self, result: Result) -> None:
+        if isinstance(result.event, Resync):
+            self.unsynced -= {step.driver for step in result.steps if step.worked()}
+            self._failures = 0 if result.error is None else self._failures
+        if not result.reverted:
+            self._failed |= result.unsettled()
+        if self._failed and self._healing is None:
+            delay = HEALING_DELAYS[min(self._failures, len(HEALING_DELAYS) - 1)]
+            self._failures += 1
+            self._healing = asyncio.get_running_loop().call_later(delay, self._heal)
+
+    def _heal(self) -> None:
+        self._healing, drivers, self._failed = None, self._failed, frozenset()
+        self.submit(Resync(ResyncReason.HEALING, drivers=drivers))

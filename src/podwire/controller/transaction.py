@@ -1,0 +1,207 @@
+"""One event through the network: update, resync and revert are the same steps with another scope.
+
+Invariants: decide for the old and the new snapshot, take the actual state, apply the difference driver by driver in the
+order given (backwards for what goes), fold what the drivers report. An update takes the actual from the last reports;
+resync and revert read. A key whose change failed is UNKNOWN and read before its next change. An unexpected failure is
+read again and tried once more. A driver that raises has failed for every key it was given, no more.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from podwire.controller.difference import Desired, Difference, Driver, Outcome, Scope, difference, scope_of
+from podwire.controller.events import AddPod, Event, OnFailure, Refusal, Reported, Resync
+from podwire.controller.snapshot import fold
+from podwire.model.objects import Value
+from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
+
+
+class Capability(NamedTuple):
+    """A pure decision: from a snapshot and what was touched (None: everything) to what the drivers should hold."""
+
+    name: str
+    desired: Callable[[Snapshot, Touched | None], Desired]
+
+
+class Step(NamedTuple):
+    """What one driver was given and answered. `error`: it could not even be asked."""
+
+    driver: str
+    difference: Difference
+    outcomes: dict[Any, Outcome]
+    writes: int
+    error: str | None = None
+
+    def errors(self) -> list[str]:
+        """The first is the cause; drivers answer in the order of their work."""
+        found = [outcome.error for outcome in self.outcomes.values() if outcome.error is not None]
+        return [self.error, *found] if self.error is not None else found
+
+    def worked(self) -> bool:
+        """Whether the driver did anything right: a single refused key is not a broken driver."""
+        refused = sum(outcome.error is not None for outcome in self.outcomes.values())
+        return self.error is None and (refused == 0 or refused < len(self.outcomes))
+
+
+class Result(Value, frozen=True):
+    """How an event ended. `error` None: as wanted. `decided`: what each capability wanted, after and before."""
+
+    event: Event
+    steps: tuple[Step, ...] = ()
+    seconds: float = 0.0
+    error: str | None = None
+    refusal: Refusal | None = None
+    reverted: bool = False
+    decided: tuple[tuple[str, Desired], ...] = ()
+
+    def unsettled(self) -> frozenset[str]:
+        """The drivers that failed in something, or want to be read again."""
+        return frozenset(
+            step.driver for step in self.steps if step.errors() or any(o.again for o in step.outcomes.values())
+        )
+
+
+def merge(parts: Iterable[tuple[str, Desired]]) -> Desired:
+    merged: Desired = {}
+    for _, part in parts:
+        for driver, wanted in part.items():
+            merged.setdefault(driver, {}).update(wanted)
+    return merged
+
+
+class Transaction:
+    def __init__(self, capabilities: Sequence[Capability], drivers: Sequence[Driver]) -> None:
+        self.capabilities, self.drivers = capabilities, drivers
+
+    def decide(self, now: Snapshot, touched: Touched | None) -> tuple[tuple[str, Desired], ...]:
+        return tuple((capability.name, capability.desired(now, touched)) for capability in self.capabilities)
+
+    async def run(self, old: Snapshot, event: Event) -> tuple[Snapshot, Result]:
+        """Raises Refused, with nothing changed, where the fold can't grant the event."""
+        started = time.perf_counter()
+        new, touched = fold(old, event)
+        decided = self.decide(new, touched)
+        before = self.decide(old, touched) if touched is not EVERYTHING else ()
+        wanted, was = merge(decided), merge(before)
+        scopes = self._scopes(event, (wanted, was), touched)
+        undo = event.on_failure is OnFailure.REVERT
+        new, steps = await self._reconcile(
+            new,
+            wanted,
+            scopes,
+            fresh=touched is EVERYTHING or (isinstance(event, AddPod) and event.key in old.attachments),
+            backwards=event.on_failure is OnFailure.IGNORE,
+            stop=undo,
+        )
+        error = next((text for step in steps for text in step.errors()), None)
+        if error is not None and undo:
+            known = old  # the old snapshot, but with what was learnt of the network
+            for step in steps:
+                known, _ = fold(known, Reported(step.driver, step.outcomes))
+            reached = {step.driver for step in steps}
+            scopes = {name: scope for name, scope in scopes.items() if name in reached}
+            new, undone = await self._reconcile(known, was, scopes, fresh=True, backwards=True, stop=False)
+            clean = not any(step.errors() for step in undone)
+            seconds = time.perf_counter() - started
+            return new, Result(event, (*steps, *undone), seconds, error, reverted=clean, decided=decided + before)
+        return new, Result(event, tuple(steps), time.perf_counter() - started, error, decided=decided + before)
+
+    def drift(self, now: Snapshot) -> dict[str, Difference]:
+        """What a resync would do, by driver; touches nothing. Raises OSError where a driver can't read."""
+        wanted = merge(self.decide(now, EVERYTHING))
+        found: dict[str, Difference] = {}
+        for driver in self.drivers:
+            mine = wanted.get(driver.name, {})
+            found[driver.name] = difference(mine, driver.read(scope_of(mine, everything=True)), driver.place)
+        return found
+
+    def _scopes(self, event: Event, parts: Iterable[Desired], touched: Touched | None) -> dict[str, Scope]:
+        only = event.drivers if isinstance(event, Resync) else None
+        found: dict[str, Scope] = {}
+        for driver in self.drivers:
+            if only is None or driver.name in only:
+                keys = [key for part in parts for key in part.get(driver.name, ())]
+                if keys or touched is EVERYTHING:
+                    found[driver.name] = scope_of(keys, everything=touched is EVERYTHING)
+        return found
+
+    async def _reconcile(
+        self, now: Snapshot, wanted: Desired, scopes: Mapping[str, Scope], *, fresh: bool, backwards: bool, stop: bool
+    ) -> tuple[Snapshot, list[Step]]:
+        steps: list[Step] = []
+        for driver in reversed(self.drivers) if backwards else self.drivers:
+            if driver.name in scopes:
+                now, step = await _one_driver(driver, now, wanted.get(driver.name, {}), scopes[driver.name], fresh)
+                steps.append(step)
+                if stop and step.errors():
+                    break
+        return now, steps
+
+
+async def _one_driver(
+    driver: Driver, now: Snapshot, mine: dict[Any, Any], scope: Scope, fresh: bool
+) -> tuple[Snapshot, Step]:
+    before = driver.writes
+    programmed: Mapping[Any, Any] = now.programmed.get(driver.name, {})
+    try:
+        actual, fresh = _actual(driver, programmed, scope, fresh)
+    except OSError as error:
+        failed = {key: Outcome(error=f"{driver.name}: {error}") for key in scope.keys or ()}
+        now, _ = fold(now, Reported(driver.name, failed))
+        return now, Step(driver.name, {}, failed, 0, f"{driver.name} can't be read: {error}")
+    changes = difference(mine, actual, driver.place)
+    outcomes = await _apply(driver, changes)
+    outcomes |= await _retry(driver, mine, scope, outcomes)
+    report = outcomes
+    if fresh:  # what was read and found right, or found absent, is knowledge too
+        absent = (programmed.keys() if scope.keys is None else scope.keys) - actual.keys()
+        report = {key: Outcome(actual.get(key)) for key in (*actual, *absent)} | outcomes
+    now, _ = fold(now, Reported(driver.name, report))
+    return now, Step(driver.name, changes, outcomes, driver.writes - before)
+
+
+def _actual(driver: Driver, programmed: Mapping[Any, Any], scope: Scope, fresh: bool) -> tuple[dict[Any, Any], bool]:
+    """As last reported, unless a fresh look is asked for or the last report was a failure; and whether it is fresh."""
+    if not fresh and scope.keys is not None:
+        known = {key: programmed[key] for key in scope.keys if key in programmed}
+        if not any(value is UNKNOWN for value in known.values()):
+            return known, False
+    return driver.read(scope), True
+
+
+async def _retry(
+    driver: Driver, mine: Mapping[Any, Any], scope: Scope, outcomes: Mapping[Any, Outcome]
+) -> dict[Any, Outcome]:
+    """The network isn't what was believed: look again at what failed, once."""
+    failed = {key: None for key, outcome in outcomes.items() if outcome.error is not None and not outcome.gone}.keys()
+    if not failed:
+        return {}
+    try:
+        seen = driver.read(Scope(failed, scope.spaces))
+    except OSError:
+        return {}
+    again = difference({key: mine[key] for key in failed if key in mine}, seen, driver.place)
+    return {key: Outcome(seen.get(key)) for key in failed} | await _apply(driver, again)
+
+
+async def _apply(driver: Driver, changes: Difference) -> dict[Any, Outcome]:
+    """In slices, where the driver allows: everybody else gets a turn in between."""
+    if not changes:
+        return {}
+    if driver.slice == 0 or len(changes) <= driver.slice:
+        return _apply_slice(driver, changes)
+    outcomes: dict[Any, Outcome] = {}
+    ordered = sorted(changes.items(), key=lambda item: driver.rank(item[0]))
+    for at in range(0, len(ordered), driver.slice):
+        outcomes |= _apply_slice(driver, dict(ordered[at : at + driver.slice]))
+        await asyncio.sleep(0)
+    return outcomes
+
+
+def _apply_slice(driver: Driver, changes: Difference) -> dict[Any, Outcome]:
+    try:
+        return driver.apply(changes)
+    except OSError as error:
+        return {key: Outcome(error=f"{driver.name}: {error}") for key in changes}

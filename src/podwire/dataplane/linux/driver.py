@@ -1,0 +1,199 @@
+"""Links, addresses, routes and neighbours, in the node's namespace and in the pods'; the node's kernel settings.
+
+Invariants: one datagram for each namespace. A socket in a pod's namespace is closed at once. A link that goes is moved
+to the group of the doomed, and the whole group is deleted later (`collect`), outside the event's transaction.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from podwire.controller.difference import Change, Difference, Outcome, Scope
+from podwire.dataplane import netlink
+from podwire.dataplane.linux import render as r
+from podwire.dataplane.linux import sysctl
+from podwire.model.addresses import FAMILIES
+from podwire.model.network import LinkKey, SysctlKey
+from podwire.nodes.own import SYSCTLS
+
+GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL, errno.ENXIO}
+
+
+class Linux:
+    name = "linux"
+    slice = 0
+
+    def __init__(self, doomed: Callable[[], None] = lambda: None) -> None:
+        """`doomed` is called when a link was moved to the group of the doomed: call `collect` some time later."""
+        self.writes = 0
+        self._node = netlink.Socket(netlink.ROUTE)
+        self._collector = netlink.Socket(netlink.ROUTE)
+        self._doomed: set[str] = set()
+        self._when_doomed = doomed
+
+    def rank(self, key: Any) -> Any:
+        return r.rank(key)
+
+    def place(self, wanted: Any, actual: Any) -> Any:
+        return r.place(wanted, actual)
+
+    # --- read ----------------------------------------------------------------------------------
+
+    def read(self, scope: Scope) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        ends: r.Ends = {}
+        for space in sorted(scope.spaces):
+            with _opened(space, self._node) as (there, _):
+                if there is not None:
+                    links = r.links(there.dump(r.GETLINK, r.get_links()))
+                    ends |= r.ends(space, links)
+                    found |= r.up(space, links)
+                    found.update(_objects(space, there))
+        links = r.links(self._node.dump(r.GETLINK, r.get_links()))
+        doomed = {index for index, seen in links.items() if r.is_doomed(seen)}
+        self._note_doomed({r.name_of(links[index]) for index in doomed})
+        living = {index: seen for index, seen in links.items() if index not in doomed}
+        found |= r.up("", living)
+        found.update(r.link_of(index, seen, ends) for index, seen in living.items() if r.is_ours(seen))
+        found.update(_objects("", self._node))
+        found |= {SysctlKey(path): value for path in SYSCTLS if (value := sysctl.read(path)) is not None}
+        return {key: value for key, value in found.items() if key in scope}
+
+    # --- apply ---------------------------------------------------------------------------------
+
+    def apply(self, difference: Difference) -> dict[Any, Outcome]:
+        settings = {key: change for key, change in difference.items() if isinstance(key, SysctlKey)}
+        outcomes: dict[Any, Outcome] = {key: self._set(key, change) for key, change in settings.items()}
+        rest = [(key, change) for key, change in difference.items() if key not in settings]
+        goes = sorted((key for key, change in rest if change.after is None), key=r.rank, reverse=True)
+        comes = sorted((key for key, change in rest if change.after is not None), key=r.rank)
+        if any(isinstance(key, LinkKey) and key.name in self._doomed for key in comes):
+            self.collect()  # the name must be free
+        # Space by space, the node's first: a link brings its pod's end along.
+        spaces: dict[str, list[Any]] = {"": []}
+        for key in goes + comes:
+            spaces.setdefault(getattr(key, "space", ""), []).append(key)
+        for space, keys in spaces.items():
+            with _opened(space, self._node) as (there, missing):
+                outcomes |= self._send(there, missing, keys, difference)
+        self._note_doomed({key.name for key in goes if isinstance(key, LinkKey) and outcomes[key].error is None})
+        return outcomes
+
+    def collect(self) -> None:
+        """Deletes the doomed links, all at once. May run in another thread than the rest."""
+        names = frozenset(self._doomed)
+        if not names:
+            return
+        self.writes += 1
+        errors = self._collector.send(r.delete_doomed())
+        code = next(iter(errors.values()), 0)
+        if code and code not in GONE:
+            raise OSError(code, f"links can't be deleted: {os.strerror(code)}")
+        self._doomed -= names
+
+    def close(self) -> None:
+        self._node.close()
+        self._collector.close()
+
+    def _note_doomed(self, names: set[str]) -> None:
+        if names:
+            self._doomed |= names
+            self._when_doomed()
+
+    def _set(self, key: SysctlKey, change: Change) -> Outcome:
+        if change.after is None:
+            return Outcome(change.before)
+        try:
+            self.writes += 1
+            sysctl.write(key.path, change.after)
+        except OSError as error:
+            return Outcome(error=f"{key}: {error.strerror}")
+        return Outcome(change.after)
+
+    def _send(
+        self, there: netlink.Socket | None, missing: Outcome, keys: list[Any], difference: Difference
+    ) -> dict[Any, Outcome]:
+        messages: list[netlink.Message] = []
+        owners: list[Any] = []
+        outcomes: dict[Any, Outcome] = {}
+        with ExitStack() as opened:
+            for key in keys:
+                change = difference[key]
+                outcomes[key] = Outcome(change.after)
+                descriptor = -1
+                if there is None:
+                    if change.after is not None:  # with its namespace a key is gone by itself
+                        outcomes[key] = missing
+                    continue
+                if isinstance(key, LinkKey) and change.after is not None:
+                    descriptor, absent = _open(change.after.space)
+                    if absent is not None:
+                        outcomes[key] = absent
+                        continue
+                    opened.callback(os.close, descriptor)
+                    outcomes[key] = Outcome(change.after, again=r.remade(change))
+                made = r.render(key, change, descriptor)
+                messages += made
+                owners += [key] * len(made)
+            self.writes += len(messages)
+            errors = there.send(messages) if there is not None else {}
+        return outcomes | _failures(errors, owners, difference)
+
+
+def _failures(errors: dict[int, int], owners: list[Any], difference: Difference) -> dict[Any, Outcome]:
+    """A key's first error; the rest are its consequences. To find gone what should go is none."""
+    found: dict[Any, Outcome] = {}
+    for position, code in sorted(errors.items()):
+        key = owners[position]
+        if key not in found and not (difference[key].after is None and code in GONE):
+            found[key] = Outcome(error=f"{key}: {os.strerror(code)} ({errno.errorcode.get(code, code)})")
+    return found
+
+
+def _objects(space: str, there: netlink.Socket) -> Iterator[tuple[Any, Any]]:
+    kinds: tuple[tuple[int, bytes, Callable[[str, bytes], tuple[Any, Any] | None]], ...] = (
+        (r.GETADDR, bytes(7), r.address_of),
+        (r.GETROUTE, bytes(11), r.route_of),
+        (r.GETNEIGH, bytes(11), r.neighbour_of),
+    )
+    for kind, rest, parse in kinds:
+        for family in FAMILIES:
+            for body in there.dump(kind, bytes((family.number,)) + rest):
+                item = parse(space, body)
+                if item is not None:
+                    yield item
+
+
+def _open(space: str) -> tuple[int, Outcome | None]:
+    """A descriptor of that namespace, or why there is none."""
+    try:
+        return os.open(space, os.O_RDONLY | os.O_CLOEXEC), None
+    except OSError as error:
+        why = f"network namespace {space}: {error.strerror}"
+        return -1, Outcome(error=why, gone=error.errno in (errno.ENOENT, errno.ENOTDIR))
+
+
+@contextmanager
+def _opened(space: str, node: netlink.Socket) -> Iterator[tuple[netlink.Socket | None, Outcome]]:
+    """A socket in that namespace, or why not. Closed at once: an open one would keep a pod's namespace alive."""
+    if space == "":
+        yield node, Outcome()
+        return
+    descriptor, absent = _open(space)
+    if absent is not None:
+        yield None, absent
+        return
+    try:
+        with netlink.inside(descriptor):
+            there = netlink.Socket(netlink.ROUTE)
+    except OSError as error:
+        yield None, Outcome(error=f"network namespace {space}: {error.strerror}", gone=error.errno == errno.EINVAL)
+        return
+    finally:
+        os.close(descriptor)
+    try:
+        yield there, Outcome()
+    finally:
+        there.close()

@@ -1,0 +1,242 @@
+"""One change of a link, address, route or neighbour to rtnetlink messages, and their dumps back. Pure.
+
+Invariants: what a dump gives back equals what was rendered. Ours are recognised by marks given at birth: a route,
+address or neighbour by its protocol number, a link by the form of its name and its MAC address (alias and altname
+follow in messages of their own and may be missing). A link that goes is only moved to the group of the doomed: the
+kernel takes some 20 ms for a deletion, however many it deletes.
+"""
+
+from struct import pack, unpack_from
+from typing import Any
+
+from podwire.controller.difference import Change
+from podwire.dataplane.netlink import CREATE, EXCL, REPLACE, Message, attr, attrs, nest, text, u32, walk
+from podwire.model.addresses import Address, Prefix, family_of
+from podwire.model.network import AddressKey, Link, LinkKey, NeighbourKey, Route, RouteKey, SysctlKey, UpKey
+from podwire.pods.wiring import LINK_PREFIX, LOOPBACK_INDEX, NODE_MAC, POD_INDEX
+
+PROTOCOL = 177
+"""Ours: of routes (rtm_protocol), addresses (IFA_PROTO) and neighbours (NDA_PROTOCOL)."""
+DOOMED = 0x7077
+"""The link group of what waits for its deletion."""
+NEWLINK, DELLINK, GETLINK, NEWADDR, GETADDR, NEWROUTE, GETROUTE, NEWNEIGH, GETNEIGH, NEWPROP, DELPROP = (
+    16, 17, 18, 20, 22, 24, 26, 28, 30, 108, 109,
+)  # fmt: skip
+UP, PERMANENT, NO_DAD = 1, 0x80, 0x02
+MAIN_TABLE, UNIVERSE, LINK_SCOPE, UNICAST = 254, 0, 253, 1
+SEND_REDIRECTS, RP_FILTER = 6, 8  # of IPV4_DEVCONF
+NO_LINK_LOCAL = b"\x01"  # IN6_ADDR_GEN_MODE_NONE
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_LINKINFO, IFLA_IFALIAS, IFLA_AF_SPEC, IFLA_GROUP = (
+    1, 3, 4, 5, 18, 20, 26, 27,
+)  # fmt: skip
+IFLA_NET_NS_FD, IFLA_PROP_LIST, IFLA_ALT_IFNAME = 28, 52, 53
+FLAGS = -1  # beside a link's attributes, the flags of its header
+NAME_BYTES = 14
+ORDER = (SysctlKey, LinkKey, UpKey, AddressKey, RouteKey, NeighbourKey)
+
+Seen = dict[int, bytes]
+Ends = dict[int, tuple[str, str, bytes]]
+
+
+def rank(key: Any) -> tuple[int, int]:
+    """Create in this order, delete in the reverse: a default route needs the route to its gateway."""
+    return ORDER.index(type(key)), -key.destination.length if isinstance(key, RouteKey) else 0
+
+
+def place(wanted: Any, actual: Any) -> Any:
+    """A route by its gateway alone is content with whatever interface the kernel found for it."""
+    if isinstance(wanted, Route) and wanted.index == 0 and isinstance(actual, Route):
+        same = wanted.via == actual.via and wanted.source == actual.source
+        return actual if same else wanted
+    return wanted
+
+
+def render(key: Any, change: Change, descriptor: int) -> list[Message]:
+    """`descriptor` is the pod's namespace, opened, where a link is to end in it."""
+    gone = change.after is None
+    flags = 0 if gone else CREATE | (REPLACE if change.before is not None else EXCL)
+    value = change.before if gone else change.after
+    match key:
+        case LinkKey(name):
+            return _link(name, change, descriptor)
+        case UpKey(_, index):
+            return [] if gone else [Message(NEWLINK, 0, _header(index, up=True))]
+        case AddressKey(_, index, address):
+            family = family_of(address)
+            head = pack("=BBBBI", family.number, family.bits, 0, 0, index)
+            quick = u32(8, NO_DAD if family.size == 16 else 0)
+            body = head + attr(2, address) + attr(1, address) + quick + attr(11, bytes((PROTOCOL,)))
+            return [Message(NEWADDR + gone, flags, body)]
+        case RouteKey(_, destination):
+            return [Message(NEWROUTE + gone, flags, _route(destination, value))]
+        case NeighbourKey(_, index, address):
+            head = pack("=BxHiHBB", family_of(address).number, 0, index, PERMANENT, 0, 0)
+            body = head + attr(1, address) + attr(2, value) + attr(12, bytes((PROTOCOL,)))
+            return [Message(NEWNEIGH + gone, flags, body)]
+    raise TypeError(key)
+
+
+def delete_doomed() -> list[Message]:
+    return [Message(DELLINK, 0, _header(0) + u32(IFLA_GROUP, DOOMED))]
+
+
+def remade(change: Change) -> bool:
+    """Whether a link's change means another link: what lay on it is lost."""
+    before, after = change
+    return before is not None and after is not None and _identity(before) != _identity(after)
+
+
+def _identity(it: Link) -> tuple[int, str, str, bytes]:
+    return it.index, it.space, it.interface, it.mac
+
+
+def _header(index: int, up: bool = False) -> bytes:
+    return pack("=BxHiII", 0, 0, index, UP * up, UP * up)
+
+
+def _route(destination: Prefix, value: Route) -> bytes:
+    family = family_of(destination.first)
+    scope = UNIVERSE if value.via is not None or family.size == 16 else LINK_SCOPE
+    head = pack("=BBBBBBBBI", family.number, destination.length, 0, 0, MAIN_TABLE, PROTOCOL, scope, UNICAST, 0)
+    return (
+        head
+        + (attr(1, destination.first) if destination.length else b"")
+        + (u32(4, value.index) if value.index else b"")
+        + (attr(5, value.via) if value.via is not None else b"")
+        + (attr(7, value.source) if value.source is not None else b"")
+    )
+
+
+def _link(name: str, change: Change, descriptor: int) -> list[Message]:
+    before, after = change
+    if after is None:
+        return [Message(NEWLINK, 0, _header(before.index) + u32(IFLA_GROUP, DOOMED))]
+    if before is None:
+        return _new_link(name, after, descriptor)
+    if remade(change):
+        return [Message(DELLINK, 0, _header(before.index)), *_new_link(name, after, descriptor)]
+    found = []
+    if before.altname != after.altname and before.altname:
+        found.append(Message(DELPROP, EXCL, _altname(before)))
+    if before.altname != after.altname:
+        found.append(Message(NEWPROP, CREATE | EXCL, _altname(after)))
+    settings = u32(IFLA_MTU, after.mtu) + attr(IFLA_IFALIAS, after.alias.encode())
+    return [*found, Message(NEWLINK, 0, _header(after.index) + settings)]
+
+
+def _new_link(name: str, it: Link, descriptor: int) -> list[Message]:
+    # The peer can't be born up: its driver wants the other end first (ENOTCONN).
+    peer = (
+        _header(POD_INDEX)
+        + text(IFLA_IFNAME, it.interface)
+        + attr(IFLA_ADDRESS, it.mac)
+        + u32(IFLA_MTU, it.mtu)
+        + u32(IFLA_NET_NS_FD, descriptor)
+    )
+    born = (
+        _header(it.index)
+        + text(IFLA_IFNAME, name)
+        + attr(IFLA_ADDRESS, NODE_MAC)
+        + u32(IFLA_MTU, it.mtu)
+        + nest(IFLA_LINKINFO, attr(1, b"veth"), nest(2, attr(1, peer)))
+    )
+    per_interface = nest(
+        IFLA_AF_SPEC,
+        nest(2, nest(1, u32(SEND_REDIRECTS, 0), u32(RP_FILTER, 0))),
+        nest(10, attr(8, NO_LINK_LOCAL)),
+    )
+    return [
+        Message(NEWLINK, CREATE | EXCL, born),
+        Message(NEWLINK, 0, _header(it.index) + attr(IFLA_IFALIAS, it.alias.encode()) + per_interface),
+        Message(NEWPROP, CREATE | EXCL, _altname(it)),
+    ]
+
+
+def _altname(it: Link) -> bytes:
+    return _header(it.index) + nest(IFLA_PROP_LIST, text(IFLA_ALT_IFNAME, it.altname))
+
+
+# --- and back ----------------------------------------------------------------------------------
+
+
+def get_links() -> bytes:
+    return _header(0)
+
+
+def links(dump: list[bytes]) -> dict[int, Seen]:
+    """By interface index."""
+    return {unpack_from("=i", body, 4)[0]: attrs(body, 16) | {FLAGS: body[8:12]} for body in dump}
+
+
+def name_of(seen: Seen) -> str:
+    return seen[IFLA_IFNAME][:-1].decode(errors="replace")
+
+
+def is_ours(seen: Seen) -> bool:
+    name = name_of(seen)
+    return name.startswith(LINK_PREFIX) and len(name) == NAME_BYTES and seen.get(IFLA_ADDRESS) == NODE_MAC
+
+
+def is_doomed(seen: Seen) -> bool:
+    return is_ours(seen) and IFLA_GROUP in seen and unpack_from("=I", seen[IFLA_GROUP])[0] == DOOMED
+
+
+def up(space: str, seen: dict[int, Seen]) -> dict[UpKey, bool]:
+    """In the node's namespace only its loopback and our links are ours to hold up."""
+    return {
+        UpKey(space, index): True
+        for index, one in seen.items()
+        if one[FLAGS][0] & UP and (space or index == LOOPBACK_INDEX or is_ours(one))
+    }
+
+
+def ends(space: str, seen: dict[int, Seen]) -> Ends:
+    """A pod's ends of links, by the index of the node's end."""
+    return {
+        int.from_bytes(one[IFLA_LINK], "little"): (space, name_of(one), one.get(IFLA_ADDRESS, b""))
+        for one in seen.values()
+        if IFLA_LINK in one
+    }
+
+
+def link_of(index: int, seen: Seen, others: Ends) -> tuple[LinkKey, Link]:
+    """`others`: the pods' ends by the index of the node's. One that is in no namespace we know has space ""."""
+    listed = (v[:-1].decode(errors="replace") for k, v in walk(seen.get(IFLA_PROP_LIST, b"")) if k == IFLA_ALT_IFNAME)
+    altnames = [name for name in listed if "." in name]  # others may have given it names too
+    space, interface, mac = others.get(index, ("", "", b""))
+    return LinkKey(name_of(seen)), Link(
+        index=index,
+        space=space,
+        interface=interface,
+        mac=mac,
+        mtu=unpack_from("=I", seen[IFLA_MTU])[0],
+        altname=altnames[0] if altnames else "",
+        alias=seen.get(IFLA_IFALIAS, b"\0")[:-1].decode(errors="replace"),
+    )
+
+
+def address_of(space: str, body: bytes) -> tuple[AddressKey, bool] | None:
+    seen = attrs(body, 8)
+    if seen.get(11) != bytes((PROTOCOL,)):
+        return None
+    return AddressKey(space, unpack_from("=I", body, 4)[0], Address(seen.get(2, seen[1]))), True
+
+
+def route_of(space: str, body: bytes) -> tuple[RouteKey, Route] | None:
+    kind, length, table, protocol = body[0], body[1], body[4], body[5]
+    if protocol != PROTOCOL or table != MAIN_TABLE:
+        return None
+    seen = attrs(body, 12)
+    via, source = seen.get(5), seen.get(7)
+    destination = Prefix(Address(seen.get(1, bytes(16 if kind == 10 else 4))), length)
+    index = unpack_from("=I", seen[4])[0] if 4 in seen else 0
+    return RouteKey(space, destination), Route(
+        index, Address(via) if via else None, Address(source) if source else None
+    )
+
+
+def neighbour_of(space: str, body: bytes) -> tuple[NeighbourKey, bytes] | None:
+    seen = attrs(body, 12)
+    if seen.get(12) != bytes((PROTOCOL,)) or 2 not in seen:
+        return None
+    return NeighbourKey(space, unpack_from("=i", body, 4)[0], Address(seen[1])), seen[2]

@@ -1,0 +1,28 @@
+"""Kernel settings of the node's namespace, below /proc/sys.
+
+Invariants: only the settings that are wanted are read and written; one that is no longer wanted stays as it is.
+Forwarding IPv6 makes a node deaf to router advertisements, and so lose its default route: interfaces that listen are
+told to go on first (accept_ra 2, Documentation/networking/ip-sysctl).
+"""
+
+from pathlib import Path
+
+ROOT = Path("/proc/sys")
+FORWARDING = "net/ipv6/conf/all/forwarding"
+
+
+def read(path: str) -> str | None:
+    """None: this kernel has no such setting."""
+    try:
+        return (ROOT / path).read_text().strip()
+    except FileNotFoundError:
+        return None
+
+
+def write(path: str, value: str) -> None:
+    """Raises OSError."""
+    if path == FORWARDING and value != "0":
+        for listening in sorted((ROOT / "net/ipv6/conf").glob("*/accept_ra")):
+            if listening.read_text().strip() == "1":
+                listening.write_text("2")
+    (ROOT / path).write_text(value)

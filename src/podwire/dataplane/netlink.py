@@ -1,0 +1,156 @@
+"""Packing, sending and dumping netlink messages (RFC 3549); shared by the linux and nftables drivers.
+
+Invariants: many messages go in one datagram; the kernel works on it before sendto returns, so every error is queued by
+then and no acknowledgement is asked for. A dump that others' changes interrupted is taken again. A socket belongs for
+ever to the namespace in which it was made; an open one keeps that namespace alive.
+"""
+
+import ctypes
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from struct import Struct, pack
+from typing import NamedTuple
+
+ROUTE, NETFILTER = 0, 12
+REQUEST, REPLACE, EXCL, CREATE, DUMP = 1, 0x100, 0x200, 0x400, 0x300
+DUMP_INTERRUPTED = 0x10
+NESTED = 0x8000
+ERROR, DONE = 2, 3
+_SOL_NETLINK, _CAP_ACK, _GET_STRICT_CHK = 270, 10, 12
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_CLONE_NEWNET = 0x40000000
+_DUMP_ATTEMPTS = 10
+_HEADER, _ATTR = Struct("=IHHII"), Struct("=HH")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Message(NamedTuple):
+    kind: int
+    flags: int
+    body: bytes
+
+
+def attr(kind: int, body: bytes) -> bytes:
+    return _ATTR.pack(len(body) + 4, kind) + body + bytes(-len(body) & 3)
+
+
+def nest(kind: int, *bodies: bytes) -> bytes:
+    return attr(kind | NESTED, b"".join(bodies))
+
+
+def text(kind: int, value: str) -> bytes:
+    return attr(kind, value.encode() + b"\0")
+
+
+def u32(kind: int, value: int) -> bytes:
+    return attr(kind, pack("=I", value))
+
+
+def walk(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """The attributes from `start` on, in order, without the flags in their kinds."""
+    while start + 4 <= len(data):
+        length, kind = _ATTR.unpack_from(data, start)
+        yield kind & 0x3FFF, data[start + 4 : start + length]
+        start += (length + 3) & ~3
+
+
+def attrs(data: bytes, start: int = 0) -> dict[int, bytes]:
+    return dict(walk(data, start))
+
+
+class Socket:
+    """A netlink socket of one protocol, in the namespace of the thread that makes it."""
+
+    def __init__(self, protocol: int) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        self._socket.bind((0, 0))
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 64 << 20)
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 16 << 20)
+        self._socket.setsockopt(_SOL_NETLINK, _CAP_ACK, 1)  # errors without the request's text
+        if protocol == ROUTE:
+            self._socket.setsockopt(_SOL_NETLINK, _GET_STRICT_CHK, 1)  # dumps honour their filter
+
+    def send(self, messages: list[Message]) -> dict[int, int]:
+        """All in one datagram. The errors: errno by a message's position."""
+        if not messages:
+            return {}
+        parts: list[bytes] = []
+        for number, (kind, flags, body) in enumerate(messages):
+            parts += (_HEADER.pack(16 + len(body), kind, flags | REQUEST, number, 0), body)
+        self._socket.sendto(b"".join(parts), (0, 0))
+        errors: dict[int, int] = {}
+        while True:
+            try:
+                data = self._socket.recv(1 << 20, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return errors
+            for kind, _, number, body in _split(data):
+                code = _error(body) if kind == ERROR else 0
+                if code:
+                    errors[number] = code
+
+    def dump(self, kind: int, body: bytes, flags: int = DUMP) -> list[bytes]:
+        """The bodies of the answers; none where what is asked for does not exist. Raises OSError."""
+        for _ in range(_DUMP_ATTEMPTS):
+            found = self._dump(kind, body, flags)
+            if found is not None:
+                return found
+        raise OSError(errno.EAGAIN, "a dump was interrupted again and again by others' changes")
+
+    def _dump(self, kind: int, body: bytes, flags: int) -> list[bytes] | None:
+        self._socket.sendto(_HEADER.pack(16 + len(body), kind, flags | REQUEST, 0, 0) + body, (0, 0))
+        found: list[bytes] = []
+        whole = True
+        while True:
+            for reply, its_flags, _, content in _split(self._socket.recv(1 << 20)):
+                whole = whole and not its_flags & DUMP_INTERRUPTED
+                if reply == DONE:
+                    code = _error(content) if len(content) >= 4 else 0
+                    if code and code != errno.ENOENT:
+                        raise OSError(code, os.strerror(code))
+                    return found if whole else None
+                if reply == ERROR:
+                    code = _error(content)
+                    if code in (0, errno.ENOENT):
+                        return found
+                    raise OSError(code, os.strerror(code))
+                found.append(content)
+                if flags != DUMP:
+                    return found
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _error(body: bytes) -> int:
+    return -int.from_bytes(body[:4], "little", signed=True)
+
+
+def _split(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """Kind, flags, sequence number and body of each message."""
+    at = 0
+    while at < len(data):
+        length, kind, flags, number, _ = _HEADER.unpack_from(data, at)
+        yield kind, flags, number, data[at + 16 : at + length]
+        at += (length + 3) & ~3
+
+
+@contextmanager
+def inside(descriptor: int | None) -> Iterator[None]:
+    """This thread in another network namespace (None: an empty new one), for the moment in which a socket is made
+    there. Raises OSError."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _LIBC.unshare(_CLONE_NEWNET) if descriptor is None else _LIBC.setns(descriptor, _CLONE_NEWNET):
+            code = ctypes.get_errno()
+            raise OSError(code, f"not a network namespace ({os.strerror(code)})")
+        try:
+            yield
+        finally:
+            if _LIBC.setns(home, _CLONE_NEWNET):
+                raise SystemError("can't come back into the node's network namespace")
+    finally:
+        os.close(home)

@@ -1,0 +1,96 @@
+"""The constant rules of one family's table, as text for nft. Pure.
+
+Invariants: rules never change while the table lives; what changes is elements of maps and sets. Every rule keeps a
+shape that nft lists rightly and, where it can, loads again: other tools on the node read it. All of it is added to an
+empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that names `eps`.
+
+    pre, out   a frontend's verdict in `svc` sends the packet to the chain of its capacity class
+    c1 … c4096 draw a slot of `eps` and rewrite the destination; an empty slot breaks the rule, the next draws again,
+               and the last draws from the lower half, which is always full
+    entry,     whatever still goes to a refused frontend or to an address that is only a Service's is refused at once
+    local
+    post       a pod that reaches itself through a Service must see another source
+"""
+
+from podwire.model.addresses import IPV4, Family
+
+TABLE = "podwire"
+CLASSES = tuple(1 << n for n in range(13))
+DRAWS = 6
+"""From all slots, before the one from the full lower half: at worst one in 64 new connections gets there."""
+PROTOCOLS = ("tcp", "udp", "sctp")
+SEAL = "layout"
+"""An empty chain whose comment says which version the rules are and what they read as just after loading."""
+
+_HOOKS = {
+    "pre": "nat hook prerouting priority -100",
+    "out": "nat hook output priority -100",
+    "post": "nat hook postrouting priority 100",
+    "entry": "filter hook prerouting priority -5",
+    "local": "filter hook output priority -5",
+}
+
+
+def keyword(family: Family) -> str:
+    """What nft calls the family."""
+    return "ip" if family == IPV4 else "ip6"
+
+
+def layout(family: Family) -> str:
+    """Commands that make an empty table with all chains, maps, sets and rules."""
+    ip = keyword(family)
+    where = f"{ip} {TABLE}"
+    rules = _rules(ip)
+    lines = [f"add table {where}", *_maps(family)]
+    hooks = {name: f" {{ type {hook}; }}" for name, hook in _HOOKS.items()}
+    lines += [f"add chain {where} {name}{hooks.get(name, '')}" for name in rules]
+    lines += [f"add rule {where} {name} {rule}" for name, some in rules.items() for rule in some]
+    return "\n".join(lines)
+
+
+def renew(family: Family) -> str:
+    """Commands that put such a table in the place of whatever is there."""
+    where = f"{keyword(family)} {TABLE}"
+    return f"add table {where}\ndelete table {where}\n{layout(family)}"
+
+
+def seal(family: Family, version: int, digest: str) -> str:
+    chain = f"{keyword(family)} {TABLE} {SEAL}"
+    return f'add chain {chain}\ndelete chain {chain}\nadd chain {chain} {{ comment "{version} {digest}"; }}'
+
+
+def _maps(family: Family) -> list[str]:
+    """Fixed sizes select the map that does not resize: twice as fast to load."""
+    ip = keyword(family)
+    where, kind = f"{ip} {TABLE}", "ipv4_addr" if family == IPV4 else "ipv6_addr"
+    slot = f"{ip} daddr . meta l4proto . th dport . numgen random mod 2"
+    return [
+        f"add map {where} svc {{ type {kind} . inet_proto . inet_service : verdict; size 131072; }}",
+        f"add map {where} eps {{ typeof {slot} : {ip} daddr . th dport; size 1048576; }}",
+        f"add set {where} refused {{ type {kind} . inet_proto . inet_service; size 131072; }}",
+        f"add set {where} service_ranges {{ type {kind}; flags interval; }}",
+        f"add set {where} hairpin {{ type {kind} . {kind}; size 65536; }}",
+    ]
+
+
+def _rules(ip: str) -> dict[str, list[str]]:
+    frontend = f"{ip} daddr . meta l4proto . th dport"
+    rules = {name: [f"{frontend} vmap @svc"] for name in ("pre", "out")}
+    rules["post"] = [f"{ip} saddr . {ip} daddr @hairpin masquerade"]
+    # TCP by reset: an ICMP answer to a socket that is just sending is lost.
+    refusals = [
+        f"ct state new meta l4proto tcp {frontend} @refused reject with tcp reset",
+        f"ct state new {frontend} @refused reject",
+        f"meta l4proto tcp {ip} daddr @service_ranges reject with tcp reset",
+        f"{ip} daddr @service_ranges reject",
+    ]
+    rules |= dict.fromkeys(("entry", "local"), refusals)
+    for size in CLASSES:
+        draws = [size] if size <= 2 else [size] * DRAWS + [size // 2]
+        # One rule for each protocol: with a set of them nft lists a rule that it can't load again.
+        rules[f"c{size}"] = [
+            f"meta l4proto {protocol} dnat {ip} addr . port to {frontend} . numgen random mod {k} map @eps"
+            for protocol in PROTOCOLS
+            for k in draws
+        ]
+    return rules
