@@ -1,0 +1,67 @@
+"""A request to the agent on this machine: HTTP over its admin socket, with the standard library alone.
+
+Invariants: whatever goes wrong becomes one `Failed`, with the line to print and the exit code: 2 where no agent
+answered, 1 where it answered that it can't.
+"""
+
+import http.client
+import json
+import socket
+from pathlib import Path
+
+UNREACHABLE, REFUSED = 2, 1
+PATIENCE = 60.0
+"""Seconds without a byte before an agent counts as hanging. A full load of a big cluster takes one or two."""
+
+
+class Failed(Exception):
+    """One line for people, and the exit code."""
+
+    def __init__(self, line: str, code: int) -> None:
+        super().__init__(line)
+        self.code = code
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("agent", timeout=PATIENCE)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def ask(path: Path, method: str, target: str) -> bytes:
+    """The JSON of a 200 answer. Raises Failed."""
+    connection = UnixConnection(path)
+    try:
+        connection.request(method, target)
+        response = connection.getresponse()
+        body = response.read()
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise Failed(
+            f"no agent answers at {path}: it is not running, or keeps its state elsewhere (--state-dir, --config)",
+            UNREACHABLE,
+        ) from None
+    except PermissionError:
+        raise Failed(f"{path}: permission denied: only the agent's user may ask it", UNREACHABLE) from None
+    except TimeoutError:
+        raise Failed(f"the agent at {path} did not answer within {PATIENCE:.0f} s", UNREACHABLE) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise Failed(
+            f"the agent at {path} did not answer in full: {error or type(error).__name__}", UNREACHABLE
+        ) from None
+    finally:
+        connection.close()
+    if response.status != http.client.OK:
+        raise Failed(_reason(response.status, body), REFUSED)
+    return body
+
+
+def _reason(status: int, body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"the agent answered HTTP {status}"

@@ -1,0 +1,64 @@
+"""The command `podwire`: the agent itself, questions to a running one, and the lab.
+
+Invariants: a command's module is imported when that command is called, so that `podwire --help` is quick; hence the
+texts here. Exit codes: 0 as asked, 1 no (drift, a refused request, a wrong option or file), 2 no agent answered.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from cyclopts import App
+
+from podwire.cli.client import REFUSED, Failed
+from podwire.version import version
+
+app = App(
+    name="podwire",
+    help="The network of a Kubernetes cluster: pods and Services by one agent per node.",
+    help_format="plaintext",
+    version=version,
+)
+for _name, _help in (
+    ("status", "What an agent knows, what it gave out, and what is wrong."),
+    ("services", "Services with their frontends, backends, and what the data plane holds of them."),
+    ("pods", "The pods attached on the agent's node."),
+    ("history", "What happened: one entry for each event, with what it changed and wrote."),
+    ("verify", "Compare the network with what it should be, touching nothing; exit code 1 where they differ."),
+    ("resync", "Read the whole network and make it what it should be."),
+):
+    app.command(f"podwire.cli.queries:{_name}", name=_name, help=_help)
+app.command(
+    "podwire.lab.commands:app", name="lab", help="A cluster of network namespaces on this machine, from manifests."
+)
+
+
+@app.command
+def agent(*, config: Path) -> None:
+    """Run the node's agent until it is told to stop.
+
+    Parameters
+    ----------
+    config
+        The agent's TOML file.
+    """
+    from podwire.cli.target import read
+
+    right = read(config)  # before the agent's imports: a mistake is told at once
+    from podwire.agent import CannotStart, run
+
+    try:
+        run(right)
+    except CannotStart as error:
+        raise Failed(str(error), REFUSED) from None
+
+
+def main() -> None:
+    try:
+        app()
+    except Failed as failed:
+        print(f"podwire: {failed}", file=sys.stderr)
+        sys.exit(failed.code)
+    except BrokenPipeError:  # whoever read our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(REFUSED)

@@ -1,0 +1,355 @@
+"""The command as people and programs run it: a real process against a served admin socket."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import pytest_asyncio
+from rich.console import Console
+from served_agent import RECORDS, ServedAgent, frontend, serving
+
+from podwire import admin, views
+from podwire.cli import tables
+from podwire.controller.difference import Change
+from podwire.controller.events import Resync, ResyncReason
+from podwire.model.network import Slots
+
+PODWIRE = Path(sys.executable).parent / "podwire"
+
+
+class Ran(NamedTuple):
+    code: int | None
+    out: str
+    err: str
+
+
+async def podwire(*arguments: str, **environment: str) -> Ran:
+    # Whoever runs the tests may have an agent of his own named in the environment.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PODWIRE_")} | environment
+    process = await asyncio.create_subprocess_exec(
+        PODWIRE,
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=env,
+    )
+    out, err = await process.communicate()
+    return Ran(process.returncode, out.decode(), err.decode())
+
+
+@pytest_asyncio.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[ServedAgent]:
+    async with serving(tmp_path) as served:
+        yield served
+
+
+async def ask(agent: ServedAgent, *arguments: str) -> Ran:
+    return await podwire(*arguments, "--state-dir", str(agent.socket.parent))
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of a table, row by row."""
+    return [line.split() for line in text.splitlines()]
+
+
+# --- no agent ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["status", "services", "pods", "history", "verify", "resync"])
+async def test_without_an_agent_every_question_ends_in_one_clear_line(command: str, tmp_path: Path) -> None:
+    ran = await podwire(command, "--state-dir", str(tmp_path))
+    line = f"no agent answers at {tmp_path}/admin.sock: it is not running, or keeps its state elsewhere"
+    assert ran == (2, "", f"podwire: {line} (--state-dir, --config)\n")
+
+
+async def test_the_socket_that_a_killed_agent_left_counts_as_no_agent(tmp_path: Path) -> None:
+    admin.bind(tmp_path / "admin.sock").close()
+    ran = await podwire("status", "--state-dir", str(tmp_path))
+    assert (ran.code, ran.out) == (2, "")
+    assert "it is not running" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "error"),
+    [
+        pytest.param(b"", 2, "did not answer in full: Remote end closed connection without response", id="hangs up"),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{",
+            2,
+            "did not answer in full: IncompleteRead(1 bytes read, 9 more expected)",
+            id="ends half-way",
+        ),
+        pytest.param(
+            b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 2\r\n\r\noh",
+            1,
+            "the agent answered HTTP 500",
+            id="a bug",
+        ),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+            1,
+            "the agent's answer is not understood, it may be of another version",
+            id="an answer of another form",
+        ),
+    ],
+)
+async def test_an_agent_that_fails_ends_in_one_clear_line(answer: bytes, code: int, error: str, tmp_path: Path) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_unix_server(respond, tmp_path / "admin.sock"):
+        ran = await podwire("status", "--state-dir", str(tmp_path))
+    assert (ran.code, ran.out, len(ran.err.splitlines())) == (code, "", 1)
+    assert error in ran.err
+
+
+# --- which agent -------------------------------------------------------------------------------
+
+
+async def test_the_environment_names_the_agent(agent: ServedAgent) -> None:
+    ran = await podwire("status", PODWIRE_STATE_DIR=str(agent.socket.parent))
+    assert ran.code == 0, ran.err
+
+
+async def test_a_configuration_names_the_agent_whatever_the_environment_says(agent: ServedAgent) -> None:
+    config = agent.socket.parent / "agent.toml"
+    config.write_text(f'node_name = "one"\nstate_dir = "{agent.socket.parent}"\n')
+    ran = await podwire("status", "--config", str(config), PODWIRE_STATE_DIR="/nowhere")
+    assert ran.code == 0, ran.err
+
+
+@pytest.mark.parametrize("command", ["status", "agent"])
+async def test_a_wrong_configuration_is_told_in_one_line(command: str, tmp_path: Path) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text('node_nam = "one"\n')
+    ran = await podwire(command, "--config", str(config))
+    assert ran == (1, "", f"podwire: {config}: node_nam: unknown key; did you mean node_name?\n")
+
+
+# --- answers for programs ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["status", "services", "pods", "history", "verify"])
+async def test_json_is_the_answer_as_it_came(command: str, agent: ServedAgent) -> None:
+    ran = await ask(agent, command, "-o", "json")
+    assert (ran.code, ran.err) == (0, "")
+    reader, writer = await asyncio.open_unix_connection(agent.socket)
+    limit = "?limit=20" if command == "history" else ""
+    writer.write(f"GET /{command}{limit} HTTP/1.0\r\nHost: agent\r\n\r\n".encode())
+    whole = await reader.read()
+    writer.close()
+    assert json.loads(ran.out) == json.loads(whole.partition(b"\r\n\r\n")[2])
+
+
+async def test_drift_is_exit_code_1_for_programs_too(agent: ServedAgent) -> None:
+    agent.controller.drift = {"nftables": {frontend("10.96.0.12"): Change(None, Slots(0, ()))}}
+    ran = await ask(agent, "verify", "-o", "json")
+    assert (ran.code, len(json.loads(ran.out)["drift"])) == (1, 1)
+
+
+async def test_a_reader_that_has_enough_is_no_error(agent: ServedAgent) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    process = await asyncio.create_subprocess_exec(
+        PODWIRE,
+        *("services", "-o", "json", "--state-dir", str(agent.socket.parent)),
+        stdout=write_end,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(write_end)
+    _, err = await process.communicate()
+    assert (process.returncode, err) == (1, b"")
+
+
+# --- answers for people ------------------------------------------------------------------------
+
+
+async def test_status_in_words(agent: ServedAgent) -> None:
+    ran = await ask(agent, "status")
+    assert (ran.code, ran.err) == (0, "")
+    assert [" ".join(row) for row in rows(ran.out)] == [
+        "node one, podwire 0.1.0, up 1d 2h, ready",
+        "pod addresses 10.1.1.0/24: 2 used, 251 free",
+        "pod addresses fd01::/120: 2 used, 252 free",
+        "Service ranges 10.96.0.0/16",
+        "MTU 1450",
+        "known nodes 1, namespaces 0, pods 0, services 4, slices 3, frontends 4, attachments 2",
+        "writes linux 31, nftables 9, store 4",
+        "failed nftables 1: the last change failed; a resync reads them again",
+    ]
+
+
+async def test_status_says_why_a_node_is_not_ready_and_which_source_fails(agent: ServedAgent) -> None:
+    agent.facts |= {"not_ready": "no pod CIDR yet", "source_errors": ("/m/web.yaml: line 3: no such field",)}
+    ran = await ask(agent, "status")
+    assert "not ready: no pod CIDR yet" in ran.out
+    assert "/m/web.yaml: line 3: no such field" in ran.out
+
+
+async def test_services_as_a_table(agent: ServedAgent) -> None:
+    ran = await ask(agent, "services")
+    assert rows(ran.out) == [
+        ["NAMESPACE", "NAME", "FRONTEND", "STATE", "BACKENDS"],
+        ["shop", "copy", "10.96.0.10:80/TCP", "conflict", "shop/web", "is", "older", "and", "has", "it"],
+        ["shop", "dns", "10.96.0.11:53/UDP", "pending", "10.1.1.3:8080"],
+        ["shop", "empty", "10.96.0.12:80/TCP", "refused", "none"],
+        ["shop", "web", "10.96.0.10:80/TCP", "programmed", "10.1.1.2:8080,", "10.1.1.3:8080"],
+        ["shop", "web", "[fd96::a]:80/TCP", "failed", "[fd01::2]:8080"],
+        ["shop", "web", "10.96.0.10:80/TCP", "conflict", "also", "claimed", "by", "shop/copy"],
+    ]
+
+
+async def test_one_service(agent: ServedAgent) -> None:
+    ran = await ask(agent, "services", "shop/dns")
+    assert rows(ran.out)[1:] == [["shop", "dns", "10.96.0.11:53/UDP", "pending", "10.1.1.3:8080"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("shop/none", "no service/shop/none on this node"),
+        ("web", "'web': expected NAMESPACE/NAME"),
+        ("a/b/c", "'a/b/c': expected NAMESPACE/NAME"),
+        ("/web", "'/web': expected NAMESPACE/NAME"),
+    ],
+)
+async def test_a_service_that_is_not_there(name: str, error: str, agent: ServedAgent) -> None:
+    assert await ask(agent, "services", name) == (1, "", f"podwire: {error}\n")
+
+
+async def test_pods_as_a_table(agent: ServedAgent) -> None:
+    ran = await ask(agent, "pods")
+    head, back, front = rows(ran.out)
+    assert head == ["NAMESPACE", "NAME", "INTERFACE", "ADDRESSES", "STATE", "LINK", "SANDBOX"]
+    assert front[:6] == ["shop", "front", "eth0", "10.1.1.2,", "fd01::2", "wired"]
+    assert back[5] == "pending"
+
+
+async def test_history_tells_what_changed(agent: ServedAgent) -> None:
+    ran = await ask(agent, "history", "-n", "2")
+    lines = ran.out.splitlines()
+    assert [line.split()[0] for line in lines] == ["#14", "services:", "error:", "#15", "services:"]
+    assert "KubeStateChange service/shop/s14" in lines[0]
+    assert lines[1].strip() == "services: frontend 10.96.1.14:80/TCP: +10.1.1.2:8080"
+    assert lines[2].strip() == "error: nftables: no room"
+
+
+async def test_history_from_a_number_on(agent: ServedAgent) -> None:
+    ran = await ask(agent, "history", "--since", "12", "-n", "1")
+    assert ran.out.startswith("#13 ")
+
+
+async def test_a_limit_out_of_range_is_refused(agent: ServedAgent) -> None:
+    ran = await ask(agent, "history", "-n", "0")
+    assert ran == (1, "", "podwire: limit: expected a whole number from 1 to 1000; found '0'\n")
+
+
+async def test_verify_of_a_right_network(agent: ServedAgent) -> None:
+    assert await ask(agent, "verify") == (0, "the network is as it should be\n", "")
+
+
+async def test_verify_tells_drift_and_exits_with_1(agent: ServedAgent) -> None:
+    agent.controller.drift = {"nftables": {frontend("10.96.0.12"): Change(None, Slots(0, ()))}}
+    ran = await ask(agent, "verify")
+    assert (ran.code, rows(ran.out)) == (
+        1,
+        [
+            ["DRIVER", "KEY", "FOUND", "WANTED"],
+            ["nftables", "frontend", "10.96.0.12:80/TCP", "nothing", "refused"],
+        ],
+    )
+
+
+async def test_resync_is_asked_for_and_told(agent: ServedAgent) -> None:
+    ran = await ask(agent, "resync")
+    assert ran == (0, "resynced in 250.0 ms: nothing to write\n", "")
+    assert agent.controller.submitted == [Resync(ResyncReason.ON_DEMAND)]
+
+
+async def test_a_failed_resync_is_exit_code_1(agent: ServedAgent) -> None:
+    agent.controller.error = "nftables: no room"
+    ran = await ask(agent, "resync")
+    assert (ran.code, ran.err) == (1, "podwire: the resync failed: nftables: no room\n")
+
+
+# --- tables alone ------------------------------------------------------------------------------
+
+
+def printed(what: object, width: int = 200) -> str:
+    console = Console(width=width, markup=False, highlight=False)
+    with console.capture() as captured:
+        console.print(what)
+    return captured.get()
+
+
+@pytest.mark.parametrize(
+    ("full", "shown"),
+    [
+        pytest.param(
+            False, "10.1.1.2:80, 10.1.1.3:80, 10.1.1.4:80 and 2 more", id="few, where many Services are listed"
+        ),
+        pytest.param(True, "10.1.1.2:80, 10.1.1.3:80, 10.1.1.4:80, 10.1.1.5:80, 10.1.1.6:80", id="all, of one Service"),
+    ],
+)
+def test_backends_shown(full: bool, shown: str) -> None:
+    members = tuple(views.BackendView(f"10.1.1.{number}", 80) for number in range(2, 7))
+    seen = views.FrontendView("10.96.0.1", "TCP", 80, views.FrontendState.PROGRAMMED, members)
+    text = printed(tables.services(views.ServiceList((views.ServiceView("shop", "web", (seen,), ()),)), full=full))
+    assert text.splitlines()[1].split("programmed")[1].strip() == shown
+
+
+def test_times_are_those_of_the_zone() -> None:
+    text = printed(tables.history(views.HistoryView(11, RECORDS[:1]), UTC))
+    assert text.startswith("#11  2026-09-21 14:13:31  KubeStateChange service/shop/s11  (0.12 ms, nftables 2)")
+
+
+def test_brackets_in_names_are_text_not_markup() -> None:
+    seen = views.DriftList((views.DriftView("linux", "[red]x[/red]", None, "[b]"),))
+    assert "[red]x[/red]" in printed(tables.drift(seen))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (59.9, "59s"), (60, "1m 0s"), (3661, "1h 1m"), (86400, "1d 0h"), (90000, "1d 1h")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert tables.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seen", "text"),
+    [
+        (tables.services(views.ServiceList(()), full=False), "no Services\n"),
+        (tables.pods(views.PodList(())), "no pods\n"),
+        (tables.history(views.HistoryView(0, ())), "nothing happened\n"),
+    ],
+)
+def test_nothing_is_told_as_such(seen: object, text: str) -> None:
+    assert printed(seen) == text
+
+
+# --- start -------------------------------------------------------------------------------------
+
+
+async def test_help_lists_the_commands_without_importing_what_they_need() -> None:
+    code = (
+        "import sys; from podwire.cli.main import app\n"
+        "try: app(['--help'])\n"
+        "finally: print(sorted({m.partition('.')[0] for m in sys.modules} & {'aiohttp', 'grpc', 'msgspec', 'asyncio'}))"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate()
+    text = out.decode()
+    listed: Sequence[str] = ("agent", "history", "lab", "pods", "resync", "services", "status", "verify")
+    assert [name for name in listed if f"│ {name} " not in text] == []
+    assert text.splitlines()[-1] == "[]"
