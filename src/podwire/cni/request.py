@@ -1,0 +1,186 @@
+"""What a runtime asks: the environment, CNI_ARGS and the network configuration, checked before anything is done.
+
+Invariants: a `Request` is valid by its birth for its command (CNI spec 1.1.0, section 2 and 4). Unknown keys of the
+configuration are ignored, since runtimes add some; a field that asks for what Podwire doesn't do is an error, never
+passed over in silence.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from podwire.cni.errors import VERSIONS, CniError, ErrorCode
+from podwire.model.objects import AttachmentKey, PodKey
+
+COMMANDS = ("ADD", "CHECK", "DEL", "STATUS", "VERSION")
+
+_REQUIRED = {
+    "ADD": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
+    "CHECK": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
+    "DEL": ("CNI_CONTAINERID", "CNI_IFNAME"),
+}
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+"""Of a container ID and of a network (CNI spec, sections 1 and 2)."""
+
+INTERFACE_BYTES = 15
+"""IFNAMSIZ (linux/if.h) is 16, the last a zero."""
+
+_TRUE, _FALSE = ("1", "true"), ("0", "false")
+_ARGUMENTS = ("K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_INFRA_CONTAINER_ID", "K8S_POD_UID")
+
+_UNSUPPORTED = ("portMappings", "bandwidth", "ips", "mac")
+"""Of runtimeConfig: what would change the pod's network (CNI conventions)."""
+
+
+class NetworkConfig(Struct, frozen=True, rename="camel"):
+    """The parts of a plugin's configuration (CNI spec, section 1) that are read here."""
+
+    cni_version: str = ""
+    name: str = ""
+    prev_result: dict[str, Any] | None = None
+    runtime_config: dict[str, Any] | None = None
+    ipam: dict[str, Any] | None = None
+
+
+class Request(Struct, frozen=True):
+    """`key`, `pod` and `netns` are set for ADD, CHECK and DEL only; a DEL's netns may be ""."""
+
+    command: str
+    config: NetworkConfig
+    key: AttachmentKey = AttachmentKey("", "")
+    pod: PodKey = PodKey("", "")
+    netns: str = ""
+
+    @property
+    def version(self) -> str:
+        return self.config.cni_version
+
+
+def parse_request(environment: Iterable[str], stdin: bytes) -> Request:
+    """`environment` is of lines "CNI_NAME=value". Raises CniError."""
+    variables = dict(line.partition("=")[::2] for line in environment)
+    command = variables.get("CNI_COMMAND", "")
+    if command not in COMMANDS:
+        raise _environment("CNI_COMMAND", f"expected one of {', '.join(COMMANDS)}; found {command!r}")
+    lacking = [name for name in _REQUIRED.get(command, ()) if not variables.get(name)]
+    if lacking:
+        raise _environment(", ".join(lacking), f"missing; {command} needs it")
+    if command == "VERSION":
+        return Request(command, NetworkConfig(cni_version=asked_version(stdin)))
+    config = parse_config(stdin)
+    check_config(config, command)
+    if command == "STATUS":
+        return Request(command, config)
+    sandbox, interface = variables["CNI_CONTAINERID"], variables["CNI_IFNAME"]
+    check_sandbox(sandbox)
+    check_interface(interface)
+    pod = pod_of(parse_arguments(variables.get("CNI_ARGS", "")), sandbox)
+    return Request(command, config, AttachmentKey(sandbox, interface), pod, variables.get("CNI_NETNS", ""))
+
+
+def asked_version(stdin: bytes) -> str:
+    """The configuration's version, for the answer to a request that is not right; "" where it can't be read."""
+    try:
+        return msgspec.json.decode(stdin, type=NetworkConfig).cni_version
+    except msgspec.DecodeError:
+        return ""
+
+
+# --- the environment ---------------------------------------------------------------------------
+
+
+def check_sandbox(text: str) -> None:
+    if not _NAME.fullmatch(text):
+        raise _environment(
+            "CNI_CONTAINERID", f'expected a letter or digit, then letters, digits, "_", "." and "-"; found {text!r}'
+        )
+
+
+def check_interface(text: str) -> None:
+    """The kernel's rule (dev_valid_name), and what it gives a meaning of its own: "%d", and two sysctl directories."""
+    wrong = text in {".", "..", "all", "default"} or any(c in "/:%" or c.isspace() or not c.isprintable() for c in text)
+    if wrong or len(text.encode()) > INTERFACE_BYTES:
+        raise _environment(
+            "CNI_IFNAME",
+            f'expected an interface name: at most {INTERFACE_BYTES} bytes without "/", ":", "%" and spaces, '
+            f'and none of ".", "..", "all", "default"; found {text!r}',
+        )
+
+
+def parse_arguments(text: str) -> dict[str, str]:
+    """CNI_ARGS: `NAME=value;NAME=value`. Unknown names are an error unless IgnoreUnknown is true (CNI conventions)."""
+    found: dict[str, str] = {}
+    for pair in filter(None, text.split(";")):
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise _environment("CNI_ARGS", f"expected NAME=value pairs separated by semicolons; found {pair!r}")
+        found[name] = value
+    ignore = found.pop("IgnoreUnknown", "0").lower()
+    if ignore not in _TRUE + _FALSE:
+        raise _environment("CNI_ARGS", f"IgnoreUnknown: expected 1, true, 0 or false; found {ignore!r}")
+    unknown = sorted(found.keys() - set(_ARGUMENTS))
+    if unknown and ignore in _FALSE:
+        raise _environment(
+            "CNI_ARGS", f"unknown {', '.join(unknown)}; known are {', '.join(_ARGUMENTS)}; or set IgnoreUnknown=1"
+        )
+    return {name: value for name, value in found.items() if name in _ARGUMENTS}
+
+
+def pod_of(arguments: Mapping[str, str], sandbox: str) -> PodKey:
+    """The pod that CNI_ARGS names. A runtime that knows no Kubernetes names none: then it is the container, in the
+    namespace "", which no object of Kubernetes can have."""
+    namespace, name = arguments.get("K8S_POD_NAMESPACE", ""), arguments.get("K8S_POD_NAME", "")
+    if bool(namespace) != bool(name):
+        raise _environment("CNI_ARGS", "expected both K8S_POD_NAMESPACE and K8S_POD_NAME, or neither")
+    return PodKey(namespace, name or sandbox)
+
+
+def _environment(variable: str, text: str) -> CniError:
+    return CniError(ErrorCode.INVALID_ENVIRONMENT, f"{variable}: {text}")
+
+
+# --- the configuration -------------------------------------------------------------------------
+
+
+def parse_config(stdin: bytes) -> NetworkConfig:
+    try:
+        return msgspec.json.decode(stdin, type=NetworkConfig)
+    except msgspec.DecodeError as error:
+        raise CniError(ErrorCode.DECODING_FAILURE, f"network configuration: {error}") from None
+
+
+def check_config(config: NetworkConfig, command: str) -> None:
+    if config.cni_version not in VERSIONS:
+        raise CniError(
+            ErrorCode.INCOMPATIBLE_VERSION,
+            f"network configuration: cniVersion: expected one of {', '.join(VERSIONS)}; found {config.cni_version!r}",
+        )
+    if not _NAME.fullmatch(config.name):
+        raise CniError(
+            ErrorCode.INVALID_CONFIG,
+            'network configuration: name: expected a letter or digit, then letters, digits, "_", "." and "-"; '
+            f"found {config.name!r}",
+        )
+    if command == "ADD":
+        _check_add(config)
+
+
+def _check_add(config: NetworkConfig) -> None:
+    if config.prev_result is not None:
+        raise CniError(
+            ErrorCode.INVALID_CONFIG, "network configuration: prevResult: podwire must be the first plugin of the list"
+        )
+    if config.ipam:
+        raise _unsupported("ipam", config.ipam, "podwire gives addresses from the node's own blocks")
+    for name in _UNSUPPORTED:
+        value = (config.runtime_config or {}).get(name)
+        if value:
+            raise _unsupported(f"runtimeConfig.{name}", value, f"take {name} out of podwire's capabilities")
+
+
+def _unsupported(name: str, value: object, advice: str) -> CniError:
+    shown = msgspec.json.encode(value).decode()
+    return CniError(ErrorCode.UNSUPPORTED_FIELD, f"network configuration: {name}: not supported: {shown}; {advice}")

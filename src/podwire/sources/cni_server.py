@@ -1,0 +1,224 @@
+"""The agent's side of CNI: what the plugin forwards becomes an event, and its result CNI's answer.
+
+Invariants: every call is answered with CNI's JSON and an exit code; no failure leaves as a gRPC error, since the plugin
+would take it for an absent agent. DELs in the spool are replayed before any ADD, so that an ADD never meets what an
+older DEL was to remove. A pod's namespace is looked at before anything is given to it.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from google.protobuf.message import DecodeError
+from grpc import (  # type: ignore[import-untyped]
+    aio,
+    method_handlers_generic_handler,
+    unary_unary_rpc_method_handler,
+)
+
+from podwire.cni.cni_pb2 import CniReply, CniRequest
+from podwire.cni.errors import CniError, ErrorCode, encode_error
+from podwire.cni.request import Request, asked_version, parse_request
+from podwire.cni.result import AddResult, End, add_result, decode_previous, encode, encode_versions, missing
+from podwire.controller.difference import Difference
+from podwire.controller.events import AddPod, DeletePod, Event
+from podwire.controller.transaction import Result
+from podwire.model.addresses import family_of
+from podwire.model.network import CursorKey
+from podwire.model.objects import Attachment, AttachmentKey
+from podwire.model.snapshot import Snapshot, Touched
+from podwire.pods import wiring
+from podwire.sources.cni_spool import replay, spooled
+
+log = logging.getLogger(__name__)
+
+NS_GET_NSTYPE, CLONE_NEWNET = 0xB703, 0x4000_0000
+"""ioctl_ns(2): the kind of namespace that an open file is."""
+
+
+class Controller(Protocol):
+    """What is needed of the controller's loop."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+
+    def submit(self, event: Event) -> asyncio.Future[Result]: ...
+
+    async def verify(self) -> dict[str, Difference]: ...
+
+
+class Cni(NamedTuple):
+    """What every call needs. `unready`: why no pod can be attached now, or None."""
+
+    controller: Controller
+    spool: Path
+    unready: Callable[[], str | None]
+    replaying: asyncio.Lock
+
+
+async def serve(socket: Path, spool: Path, controller: Controller, unready: Callable[[], str | None]) -> aio.Server:
+    """Serves on a unix socket that only root can open. The caller holds the state directory's lock: a socket that is
+    there already is a dead agent's. Raises OSError where socket or spool can't be made."""
+    cni = Cni(controller, spool, unready, asyncio.Lock())
+    _make_room(socket, spool)
+    await _replay(cni)
+
+    async def call(body: bytes, _context: object) -> bytes:
+        return (await answer(cni, body)).SerializeToString()
+
+    server = aio.server()
+    handlers = {"Call": unary_unary_rpc_method_handler(call)}
+    server.add_generic_rpc_handlers((method_handlers_generic_handler("podwire.v1.Cni", handlers),))
+    before = os.umask(0o177)
+    try:
+        server.add_insecure_port(f"unix:{socket}")
+    except RuntimeError as error:
+        raise OSError(f"{socket}: {error}") from None
+    finally:
+        os.umask(before)
+    await server.start()
+    await _replay(cni)  # what was left between the first time and now
+    return server
+
+
+async def answer(cni: Cni, body: bytes) -> CniReply:
+    """One call of the plugin, whatever it contains."""
+    command, stdin = "", b""
+    try:
+        try:
+            message = CniRequest.FromString(body)
+        except DecodeError as error:
+            raise CniError(ErrorCode.DECODING_FAILURE, f"the plugin's message can't be read: {error}") from None
+        stdin = message.stdin
+        command = next((line[12:] for line in message.environment if line.startswith("CNI_COMMAND=")), "")
+        return CniReply(stdout=await _carry_out(cni, parse_request(message.environment, stdin)))
+    except CniError as error:
+        failure = error
+        log.warning("CNI %s: code %d: %s %s", command, error.code, error.text, error.details)
+    except Exception as error:
+        failure = CniError(ErrorCode.INTERNAL, f"internal error of podwire's agent: {error!r}")
+        log.exception("CNI %s", command)
+    return CniReply(stdout=encode_error(failure, asked_version(stdin), command), exit_code=1)
+
+
+async def _carry_out(cni: Cni, request: Request) -> bytes:
+    """What to print. Raises CniError."""
+    match request.command:
+        case "ADD":
+            return await _add(cni, request)
+        case "DEL":
+            error = await _delete(cni, request.key)
+            if error is not None:
+                raise CniError(ErrorCode.IO_FAILURE, f"{request.key}: {error}")
+            return b""
+        case "CHECK":
+            await _check(cni.controller, request)
+            return b""
+        case "STATUS":
+            reason = cni.unready()
+            if reason is not None:
+                raise CniError(ErrorCode.NOT_AVAILABLE, reason)
+            return b""
+    return encode_versions(request.version)
+
+
+async def _add(cni: Cni, request: Request) -> bytes:
+    check_namespace(request.netns)
+    if spooled(cni.spool):
+        await _replay(cni)
+    result = await cni.controller.submit(AddPod(request.key, request.pod, request.netns))
+    if result.error is not None:
+        code = ErrorCode.IO_FAILURE if result.refusal is None else ErrorCode.TRY_AGAIN_LATER
+        raise CniError(code, result.error)
+    now = cni.controller.snapshot
+    held = now.attachments.get(request.key)
+    if held is None:
+        raise CniError(ErrorCode.TRY_AGAIN_LATER, f"{request.key}: deleted while it was added")
+    return encode(_result(request.version, request.key, held, now.local.mtu))
+
+
+async def _delete(cni: Cni, key: AttachmentKey) -> str | None:
+    return (await cni.controller.submit(DeletePod(key))).error
+
+
+async def _replay(cni: Cni) -> None:
+    async with cni.replaying:
+        await replay(cni.spool, lambda key: _delete(cni, key))
+
+
+async def _check(controller: Controller, request: Request) -> None:
+    """That the attachment is as its result said (CNI spec, section 4, "CHECK"); repairs nothing. Raises CniError."""
+    now, key = controller.snapshot, request.key
+    previous = request.config.prev_result
+    if previous is None:
+        raise CniError(ErrorCode.INVALID_CONFIG, "network configuration: prevResult: missing; CHECK needs it")
+    check_namespace(request.netns)
+    held = now.attachments.get(key)
+    if held is None:
+        raise CniError(ErrorCode.UNKNOWN_CONTAINER, f"{key}: this node's agent has not attached it")
+    wrong = missing(decode_previous(previous), _result(request.version, key, held, now.local.mtu), request.netns)
+    if wrong:
+        raise CniError(ErrorCode.DIFFERS, f"{key}: prevResult lacks {', '.join(wrong)}")
+    try:
+        drift = await controller.verify()
+    except OSError as error:
+        raise CniError(ErrorCode.IO_FAILURE, f"{key}: the network can't be read: {error}") from None
+    desired = wiring.desired(now, Touched(attachments=frozenset((key,))))
+    off = [
+        str(item)
+        for driver, keys in desired.items()
+        for item in keys
+        if item in drift.get(driver, ()) and not isinstance(item, CursorKey)
+    ]
+    if off:
+        raise CniError(ErrorCode.DIFFERS, f"{key}: not as it should be: {', '.join(off)}")
+
+
+def _result(version: str, key: AttachmentKey, held: Attachment, mtu: int) -> AddResult:
+    return add_result(
+        version,
+        End(wiring.interface_name(key), wiring.NODE_MAC),
+        End(key.interface, wiring.pod_mac(key)),
+        held.netns,
+        mtu,
+        [(address, wiring.GATEWAY[family_of(address)]) for address in held.addresses],
+    )
+
+
+def check_namespace(path: str) -> None:
+    """That the path is of a network namespace, and not the agent's own. Raises CniError."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise _namespace(f"{path} does not exist") from None
+    except OSError as error:
+        raise _namespace(f"{path} can't be opened: {error.strerror}") from None
+    try:
+        if fcntl.ioctl(file, NS_GET_NSTYPE) != CLONE_NEWNET:
+            raise _namespace(f"{path} is a namespace, but not of a network")
+        found, own = os.fstat(file), os.stat("/proc/thread-self/ns/net")
+        if (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino):
+            raise _namespace(f"{path} is the node's own network namespace")
+    except OSError:
+        raise _namespace(f"{path} is no network namespace") from None
+    finally:
+        os.close(file)
+
+
+def _namespace(text: str) -> CniError:
+    return CniError(ErrorCode.INVALID_ENVIRONMENT, f"CNI_NETNS: {text}")
+
+
+def _make_room(socket: Path, spool: Path) -> None:
+    spool.mkdir(mode=0o700, exist_ok=True)
+    try:
+        if not stat.S_ISSOCK(socket.lstat().st_mode):
+            raise FileExistsError(f"{socket}: is in the way: expected a socket, or nothing")
+        socket.unlink()
+    except FileNotFoundError:
+        pass
