@@ -1,0 +1,202 @@
+"""The fields of an API object: read and checked, one rule each.
+
+Invariants: every function returns the meaning of what is right and raises `Invalid` for what is not. A reader of an
+item knows nothing of where it stands; the caller that does puts its place before the error's field.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from sys import intern
+from typing import TypeVar
+
+import msgspec
+
+from podwire.model.addresses import IPV4, Address, Family, Prefix, family_of, parse_address, parse_prefix, show_address
+from podwire.model.objects import Protocol
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Invalid(ValueError):
+    """An object that breaks the API's rules.
+
+    `field` is its path in the object (`spec.ports[1].port`), "" for the object itself; `message` says the right form.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}" if field else message)
+        self.field = field
+        self.message = message
+
+    def within(self, outer: str) -> "Invalid":
+        dot = "." if outer and self.field and not self.field.startswith("[") else ""
+        return Invalid(f"{outer}{dot}{self.field}", self.message)
+
+
+def shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+# --- msgspec's errors --------------------------------------------------------------------------
+
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+}
+_MISMATCH = re.compile(r"Expected `([^`]*)`(?:, got `([^`]*)`)?")
+_MISSING = re.compile(r"Object missing required field `([^`]*)`")
+_PATH = re.compile(r" - at (`key` in )?`\$\.?([^`]*)`$")
+
+
+def invalid(error: msgspec.ValidationError) -> Invalid:
+    """``Expected `int`, got `str` - at `$.spec.ports[0].port` `` in our words."""
+    text = str(error)
+    where = _PATH.search(text)
+    path = where[2].removesuffix("[...]") if where else ""
+    if missing := _MISSING.match(text):
+        return Invalid(missing[1], "missing").within(path)
+    if mismatch := _MISMATCH.match(text):
+        wanted = " or ".join(_TYPES.get(name, name) for name in mismatch[1].split(" | ") if name != "null")
+        got = f", not {_TYPES.get(mismatch[2], mismatch[2])}" if mismatch[2] else ""
+        keys = "as keys, " if where and where[1] else ""
+        return Invalid(path, f"{keys}expected {wanted}{got}")
+    return Invalid(path, _PATH.sub("", text))
+
+
+# --- several -----------------------------------------------------------------------------------
+
+
+def read_each(path: str, given: Iterable[T] | None, read: Callable[[T], U]) -> list[U]:
+    done: list[U] = []
+    for item in given or ():
+        try:
+            done.append(read(item))
+        except Invalid as wrong:
+            raise wrong.within(f"{path}[{len(done)}]") from None
+    return done
+
+
+def read_either(
+    single: tuple[str, str | None], several: tuple[str, Sequence[str] | None], read: Callable[[str], T]
+) -> list[T]:
+    """A field in its older form and its newer one of several values, each by path and value.
+
+    Of both, the older must repeat the first of the newer (Kubernetes API, ServiceSpec.clusterIPs and others).
+    """
+    (path, value), (paths, values) = single, several
+    if not values:
+        try:
+            return [read(value)] if value else []
+        except Invalid as wrong:
+            raise wrong.within(path) from None
+    if value and value != values[0]:
+        raise Invalid(path, f"expected the same as {paths}[0], {shown(values[0])}, not {shown(value)}")
+    return read_each(paths, values, read)
+
+
+def check_one_per_family(path: str, addresses: Sequence[Address]) -> None:
+    for number, address in enumerate(addresses):
+        if any(len(other) == len(address) for other in addresses[:number]):
+            second = f"{family_of(address)} one ({show_address(address)})"
+            raise Invalid(f"{path}[{number}]", f"expected at most one of each family; this is a second {second}")
+
+
+def check_distinct(path: str, name: str, values: Sequence[str]) -> None:
+    """No two alike but those that are empty."""
+    seen: dict[str, int] = {}
+    for number, value in enumerate(values):
+        if value and seen.setdefault(value, number) != number:
+            raise Invalid(f"{path}[{number}].{name}", f"{value} is already that of {path}[{seen[value]}]")
+
+
+# --- addresses ---------------------------------------------------------------------------------
+
+_MAPPED = bytes(10) + b"\xff\xff"
+
+
+def read_address(text: str) -> Address:
+    """An IPv4-mapped IPv6 address is the IPv4 address, as for the API's own parser."""
+    try:
+        address = parse_address(text)
+    except ValueError:
+        raise Invalid("", f"expected an IP address, not {shown(text)}") from None
+    return Address(address[12:]) if address[:12] == _MAPPED else address
+
+
+def read_unicast(text: str, family: Family | None = None) -> Address:
+    """An address that can be reached from elsewhere (Kubernetes API, ValidateNonSpecialIP)."""
+    address = read_address(text)
+    if family is not None and len(address) != family.size:
+        raise Invalid("", f"expected an {family} address, not {shown(text)}")
+    if address[0] in _SPECIAL_STARTS and _is_special(address):
+        raise Invalid("", f"expected no unspecified, loopback or link-local address, not {shown(text)}")
+    return address
+
+
+_SPECIAL_STARTS = frozenset({0, 127, 169, 224, 0xFE, 0xFF})
+
+
+def _is_special(address: Address) -> bool:
+    """0.0.0.0, 127/8, 169.254/16, 224.0.0/24; ::, ::1, fe80::/10, ff02::/16."""
+    if len(address) == IPV4.size:
+        return address == bytes(4) or address[0] == 127 or address[:2] == b"\xa9\xfe" or address[:3] == b"\xe0\0\0"
+    low = address[:15] == bytes(15) and address[15] <= 1
+    return low or (address[0] == 0xFE and address[1] & 0xC0 == 0x80) or address[:2] == b"\xff\x02"
+
+
+def read_prefix(text: str) -> Prefix:
+    try:
+        return parse_prefix(text)
+    except ValueError as error:
+        raise Invalid("", f"expected an address range: {error}") from None
+
+
+# --- ports and names ---------------------------------------------------------------------------
+
+_PROTOCOLS = {protocol.name: protocol for protocol in Protocol}
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+
+
+def read_port(value: int, path: str) -> int:
+    if not 1 <= value <= 65535:
+        raise Invalid(path, f"expected 1 to 65535, not {shown(value)}")
+    return value
+
+
+def read_protocol(text: str | None) -> Protocol:
+    """Absent is TCP."""
+    protocol = _PROTOCOLS.get(text or "TCP")
+    if protocol is None:
+        raise Invalid("protocol", f"expected TCP, UDP or SCTP, not {shown(text)}")
+    return protocol
+
+
+def read_label(text: str, path: str) -> str:
+    """A DNS label (RFC 1123), as namespaces and ports are named."""
+    if not _LABEL.fullmatch(text):
+        form = "at most 63 of a-z, 0-9 and -, with a letter or digit at both ends"
+        raise Invalid(path, f"expected {form}, not {shown(text)}")
+    return intern(text)
+
+
+def read_name(text: str, path: str) -> str:
+    """A DNS subdomain (RFC 1123), the widest form of an object's name."""
+    if not _SUBDOMAIN.fullmatch(text):
+        form = "at most 253 of a-z, 0-9, - and ., with a letter or digit at both ends of each part"
+        raise Invalid(path, f"expected {form}, not {shown(text)}")
+    return text
+
+
+def read_time(text: str | None, path: str) -> str:
+    """RFC 3339 in UTC, so that the order of texts is that of times."""
+    if text and not _TIME.fullmatch(text):
+        raise Invalid(path, f"expected the form 2006-01-02T15:04:05Z, not {shown(text)}")
+    return text or ""

@@ -1,0 +1,403 @@
+"""Kubernetes objects to the model's values. The only room that says Endpoint.
+
+Invariants: pure, and one direction: the API's spelling stops here. The structs hold only the fields that mean
+something to the network, so the same ones decode a manifest's mapping and the API's JSON; null counts as absent, as
+the API server has it. Equal meaning gives equal values: what has no order is sorted and free of duplicates. A wrong
+field raises `Invalid` and nothing else.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from operator import attrgetter
+from sys import intern
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct, field
+
+from podwire.model import objects
+from podwire.model.addresses import IPV4, IPV6, Address
+from podwire.model.objects import NamespaceKey, NodeKey, Object, ObjectKey, PodKey, ServiceKey, SliceKey
+from podwire.sources.fields import (
+    Invalid,
+    check_distinct,
+    check_one_per_family,
+    invalid,
+    read_address,
+    read_each,
+    read_either,
+    read_label,
+    read_name,
+    read_port,
+    read_prefix,
+    read_protocol,
+    read_time,
+    read_unicast,
+    shown,
+)
+
+
+class Translated(NamedTuple):
+    """`value` None: the object means nothing to the network, and `ignored` says why."""
+
+    key: ObjectKey
+    value: Object | None
+    ignored: str = ""
+
+
+# --- the API's objects -------------------------------------------------------------------------
+
+
+class Wire(Struct, frozen=True, gc=False, rename="camel"):
+    """The base of the API's structs. They come as trees, so the collector need not look at them."""
+
+
+class NameMeta(Wire, frozen=True):
+    name: str
+    namespace: str | None = None
+
+
+class LabelMeta(Wire, frozen=True):
+    name: str
+    labels: dict[str, str] | None = None
+
+
+class ServiceLabels(Wire, frozen=True):
+    proxy: str | None = field(default=None, name="service.kubernetes.io/service-proxy-name")
+    headless: str | None = field(default=None, name="service.kubernetes.io/headless")
+
+
+class ServiceMeta(Wire, frozen=True):
+    name: str
+    namespace: str | None = None
+    labels: ServiceLabels | None = None
+    creation_timestamp: str | None = None
+
+
+class SliceLabels(Wire, frozen=True):
+    service: str | None = field(default=None, name="kubernetes.io/service-name")
+    proxy: str | None = field(default=None, name="service.kubernetes.io/service-proxy-name")
+    headless: str | None = field(default=None, name="service.kubernetes.io/headless")
+
+
+class SliceMeta(Wire, frozen=True):
+    name: str
+    namespace: str | None = None
+    labels: SliceLabels | None = None
+
+
+class ServicePort(Wire, frozen=True):
+    port: int
+    name: str | None = None
+    protocol: str | None = None
+    node_port: int | None = None
+
+
+class ServiceSpec(Wire, frozen=True):
+    type: str | None = None
+    cluster_ip: str | None = field(default=None, name="clusterIP")
+    cluster_ips: list[str] | None = field(default=None, name="clusterIPs")
+    external_ips: list[str] | None = field(default=None, name="externalIPs")
+    ports: list[ServicePort] | None = None
+
+
+class Service(Wire, frozen=True):
+    metadata: ServiceMeta
+    spec: ServiceSpec
+
+
+class PodSpec(Wire, frozen=True):
+    node_name: str | None = None
+    host_network: bool | None = None
+
+
+class PodIP(Wire, frozen=True):
+    ip: str
+
+
+class PodStatus(Wire, frozen=True):
+    phase: str | None = None
+    pod_ip: str | None = field(default=None, name="podIP")
+    pod_ips: list[PodIP] | None = field(default=None, name="podIPs")
+
+
+class Pod(Wire, frozen=True):
+    metadata: NameMeta
+    spec: PodSpec
+    status: PodStatus | None = None
+
+
+class NodeSpec(Wire, frozen=True):
+    pod_cidr: str | None = field(default=None, name="podCIDR")
+    pod_cidrs: list[str] | None = field(default=None, name="podCIDRs")
+
+
+class NodeAddress(Wire, frozen=True):
+    type: str
+    address: str
+
+
+class NodeStatus(Wire, frozen=True):
+    addresses: list[NodeAddress] | None = None
+
+
+class Node(Wire, frozen=True):
+    metadata: LabelMeta
+    spec: NodeSpec | None = None
+    status: NodeStatus | None = None
+
+
+class Namespace(Wire, frozen=True):
+    metadata: LabelMeta
+
+
+class EndpointPort(Wire, frozen=True):
+    port: int | None = None
+    name: str | None = None
+    protocol: str | None = None
+
+
+class EndpointConditions(Wire, frozen=True):
+    ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
+
+
+class ObjectReference(Wire, frozen=True):
+    kind: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+
+
+class Endpoint(Wire, frozen=True):
+    addresses: list[str]
+    conditions: EndpointConditions | None = None
+    node_name: str | None = None
+    zone: str | None = None
+    target_ref: ObjectReference | None = None
+
+
+class EndpointSlice(Wire, frozen=True):
+    metadata: SliceMeta
+    address_type: str
+    ports: list[EndpointPort] | None = None
+    endpoints: list[Endpoint] | None = None
+
+
+Kind = Service | Pod | Node | Namespace | EndpointSlice
+
+KINDS: dict[tuple[str, str], type[Kind]] = {
+    ("v1", "Service"): Service,
+    ("v1", "Pod"): Pod,
+    ("v1", "Node"): Node,
+    ("v1", "Namespace"): Namespace,
+    ("discovery.k8s.io/v1", "EndpointSlice"): EndpointSlice,
+}
+"""(apiVersion, kind) of all that is understood."""
+
+
+# --- the door ----------------------------------------------------------------------------------
+
+
+def translate(thing: Kind | dict[str, Any]) -> Translated:
+    """What an object, or a mapping in its form with apiVersion and kind, means to the network. Raises Invalid."""
+    if isinstance(thing, dict):
+        thing = _convert(thing)
+    match thing:
+        case EndpointSlice():
+            return _slice(thing)
+        case Service():
+            return _service(thing)
+        case Pod():
+            return Translated(key_of(thing), _pod(thing))
+        case Node():
+            return Translated(key_of(thing), _node(thing))
+        case Namespace():
+            return Translated(key_of(thing), objects.Namespace(_labels(thing.metadata)))
+
+
+def key_of(thing: Kind) -> ObjectKey:
+    """The key alone, as for an object that has gone. Raises Invalid for a name that no object can have."""
+    name = read_name(thing.metadata.name, "metadata.name")
+    if isinstance(thing, Node):
+        return NodeKey(intern(name))
+    if isinstance(thing, Namespace):
+        return NamespaceKey(intern(name))
+    namespace = _namespace(thing)
+    if isinstance(thing, EndpointSlice):
+        return SliceKey(namespace, name)
+    if isinstance(thing, Service):
+        return ServiceKey(namespace, intern(name))
+    return PodKey(namespace, name)
+
+
+def _namespace(thing: Service | Pod | EndpointSlice) -> str:
+    return read_label(thing.metadata.namespace or "default", "metadata.namespace")
+
+
+def _convert(data: dict[str, Any]) -> Kind:
+    version, kind = data.get("apiVersion"), data.get("kind")
+    form = KINDS.get((version, kind)) if isinstance(version, str) and isinstance(kind, str) else None
+    if form is None:
+        known = ", ".join(f"{v} {k}" for v, k in KINDS)
+        raise Invalid("kind", f"expected one of {known}, not {shown(version)} {shown(kind)}")
+    try:
+        return msgspec.convert(data, type=form)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+
+
+# --- Service -----------------------------------------------------------------------------------
+
+_SERVICE_TYPES = ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")
+_HEADLESS = "None"
+
+
+def _service(thing: Service) -> Translated:
+    """The rules: Kubernetes API, ServiceSpec."""
+    key, spec = key_of(thing), thing.spec
+    kind = spec.type or "ClusterIP"
+    if kind not in _SERVICE_TYPES:
+        raise Invalid("spec.type", f"expected one of {', '.join(_SERVICE_TYPES)}, not {shown(kind)}")
+    created = read_time(thing.metadata.creation_timestamp, "metadata.creationTimestamp")
+    ports = _service_ports(spec.ports or [], kind)
+    external_ips = tuple(sorted(set(read_each("spec.externalIPs", spec.external_ips, read_unicast))))
+    if (reason := _not_ours(thing.metadata.labels)) or kind == "ExternalName":
+        return Translated(key, None, reason) if reason else Translated(key, objects.Service((), created=created))
+    if (spec.cluster_ips or ([spec.cluster_ip] if spec.cluster_ip else [])) == [_HEADLESS]:
+        # No proxy serves a headless Service, whatever other addresses it lists.
+        return Translated(key, objects.Service(ports, created=created))
+    single, several = ("spec.clusterIP", spec.cluster_ip), ("spec.clusterIPs", spec.cluster_ips)
+    cluster_ips = read_either(single, several, read_address)
+    check_one_per_family("spec.clusterIPs", cluster_ips)
+    if not ports:
+        raise Invalid("spec.ports", "expected at least one port")
+    return Translated(key, objects.Service(ports, tuple(cluster_ips), external_ips, created))
+
+
+def _service_ports(given: list[ServicePort], kind: str) -> tuple[objects.ServicePort, ...]:
+    ports = read_each("spec.ports", given, _service_port)
+    for number, port in enumerate(ports):
+        if port.node_port and kind not in ("NodePort", "LoadBalancer"):
+            raise Invalid(f"spec.ports[{number}].nodePort", f"expected type NodePort or LoadBalancer, not {kind}")
+        if not port.name and len(ports) > 1:
+            raise Invalid(f"spec.ports[{number}].name", "missing: each of several ports needs its own")
+    check_distinct("spec.ports", "name", [port.name for port in ports])
+    check_distinct("spec.ports", "port", [f"{port.port}/{port.protocol.name}" for port in ports])
+    node_ports = [f"{port.node_port}/{port.protocol.name}" if port.node_port else "" for port in ports]
+    check_distinct("spec.ports", "nodePort", node_ports)
+    return tuple(sorted(ports, key=lambda port: (port.protocol, port.port)))
+
+
+def _service_port(given: ServicePort) -> objects.ServicePort:
+    name = read_label(given.name, "name") if given.name else ""
+    node_port = read_port(given.node_port, "nodePort") if given.node_port else 0
+    return objects.ServicePort(name, read_protocol(given.protocol), read_port(given.port, "port"), node_port)
+
+
+def _not_ours(labels: ServiceLabels | SliceLabels | None) -> str:
+    """Whom a proxy must leave alone, whatever the label's value: KEP-2447, and kube-proxy for the second."""
+    if labels is None:
+        return ""
+    if labels.proxy is not None:
+        return "another proxy serves it (label service.kubernetes.io/service-proxy-name)"
+    return "it is headless (label service.kubernetes.io/headless)" if labels.headless is not None else ""
+
+
+# --- EndpointSlice -----------------------------------------------------------------------------
+
+_FAMILY = {"IPv4": IPV4, "IPv6": IPV6}
+_by_address = attrgetter("address")
+
+
+def _slice(thing: EndpointSlice) -> Translated:
+    """The rules: Kubernetes API, EndpointSlice v1."""
+    key, labels, namespace = key_of(thing), thing.metadata.labels, _namespace(thing)
+    if thing.address_type == "FQDN":
+        return Translated(key, None, "its addresses are names (addressType FQDN)")
+    family = _FAMILY.get(thing.address_type)
+    if family is None:
+        raise Invalid("addressType", f"expected IPv4, IPv6 or FQDN, not {shown(thing.address_type)}")
+    ports = _backend_ports(thing.ports)
+    read = partial(_member, partial(read_unicast, family=family), namespace)
+    members = read_each("endpoints", thing.endpoints, read)
+    if labels is None or not labels.service:
+        return Translated(key, None, "it belongs to no Service (label kubernetes.io/service-name)")
+    if reason := _not_ours(labels):
+        return Translated(key, None, reason)
+    service = ServiceKey(namespace, intern(labels.service))
+    return Translated(key, objects.BackendSlice(service, ports, _ordered(members)))
+
+
+def _backend_ports(given: list[EndpointPort] | None) -> tuple[objects.BackendPort, ...]:
+    """A port without a number stands for all ports: no frontend can be tied to it."""
+    ports = read_each("ports", given, _backend_port)
+    check_distinct("ports", "name", [port.name or "the empty name" for port in ports])
+    return tuple(sorted((port for port in ports if port.port), key=attrgetter("name")))
+
+
+def _backend_port(given: EndpointPort) -> objects.BackendPort:
+    name = read_label(given.name, "name") if given.name else ""
+    port = 0 if given.port is None else read_port(given.port, "port")
+    return objects.BackendPort(name, read_protocol(given.protocol), port)
+
+
+def _member(read: Callable[[str], Address], namespace: str, endpoint: Endpoint) -> objects.Member:
+    """All its addresses must be right; the first is the one that serves."""
+    addresses = read_each("addresses", endpoint.addresses, read)
+    if not addresses:
+        raise Invalid("addresses", "expected at least one address")
+    ready, serving, terminating = True, True, False
+    if (conditions := endpoint.conditions) is not None:
+        ready = conditions.ready is not False
+        serving = ready if conditions.serving is None else conditions.serving
+        terminating = conditions.terminating is True
+    target, reference = None, endpoint.target_ref
+    if reference is not None and reference.kind == "Pod" and reference.name:
+        target = PodKey(intern(reference.namespace or namespace), reference.name)
+    node, zone = intern(endpoint.node_name or ""), intern(endpoint.zone or "")
+    return objects.Member(addresses[0], ready, serving, terminating, node, zone, target)
+
+
+def _ordered(members: list[objects.Member]) -> tuple[objects.Member, ...]:
+    members.sort(key=_by_address)
+    if any(one.address == other.address for one, other in pairwise(members)):
+        members = sorted(set(members), key=lambda member: (member.address, msgspec.json.encode(member)))
+    return tuple(members)
+
+
+# --- Pod and Node ------------------------------------------------------------------------------
+
+
+def _pod(thing: Pod) -> objects.Pod:
+    """The order of addresses stays: the first is the primary one. A pod that has ended no longer owns its own."""
+    spec, status = thing.spec, thing.status or PodStatus()
+    ips = [each.ip for each in status.pod_ips or []]
+    addresses = read_either(("status.podIP", status.pod_ip), ("status.podIPs", ips), read_address)
+    if status.phase in ("Succeeded", "Failed"):
+        addresses = []
+    return objects.Pod(intern(spec.node_name or ""), tuple(dict.fromkeys(addresses)), spec.host_network is True)
+
+
+def _node(thing: Node) -> objects.Node:
+    spec, status = thing.spec or NodeSpec(), thing.status or NodeStatus()
+    ranges = read_either(("spec.podCIDR", spec.pod_cidr), ("spec.podCIDRs", spec.pod_cidrs), read_prefix)
+    check_one_per_family("spec.podCIDRs", [each.first for each in ranges])
+    addresses = read_each("status.addresses", status.addresses, _internal)
+    own = tuple(dict.fromkeys(each for each in addresses if each is not None))
+    return objects.Node(tuple(ranges), own, _labels(thing.metadata))
+
+
+def _internal(given: NodeAddress) -> Address | None:
+    """Other types may be names."""
+    if given.type != "InternalIP":
+        return None
+    try:
+        return read_address(given.address)
+    except Invalid as wrong:
+        raise wrong.within("address") from None
+
+
+def _labels(metadata: LabelMeta) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((intern(name), intern(value)) for name, value in (metadata.labels or {}).items()))
