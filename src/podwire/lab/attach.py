@@ -1,0 +1,109 @@
+"""Pods attached and detached as a container runtime does it: by executing the CNI plugin (CNI spec 1.1.0, section 2).
+
+Invariants: nothing here knows the agent; the plugin is the same file that a node installs. A pod's namespace exists
+before its ADD and after its DEL.
+"""
+
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+import podwire.cni.shim
+from podwire.lab.process import run
+from podwire.lab.spaces import INTERFACE
+from podwire.model.addresses import Address, parse_address
+from podwire.model.objects import PodKey
+
+PLUGIN = "podwire"
+_NETWORK = msgspec.json.encode({"cniVersion": "1.1.0", "name": PLUGIN, "type": PLUGIN}).decode()
+TRY_AGAIN = 11
+
+
+class AttachError(Exception):
+    """The plugin refused, with its own words. `code`: the CNI error code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Sandbox(Struct, frozen=True):
+    """What a runtime knows of a pod it has begun: `id` as CNI_CONTAINERID, `netns` a path."""
+
+    id: str
+    pod: PodKey
+    netns: Path
+
+
+class _IP(Struct):
+    address: str
+
+
+class _Result(Struct):
+    ips: tuple[_IP, ...] = ()
+
+
+class _Error(Struct):
+    code: int
+    msg: str
+    details: str = ""
+
+
+def install(directory: Path, socket: Path, spool: Path) -> None:
+    """The plugin and its settings, as they lie in a node's /opt/cni/bin. Raises OSError."""
+    directory.mkdir(parents=True)
+    text = Path(podwire.cni.shim.__file__).read_text(encoding="utf-8")
+    _, _, program = text.partition("\n")  # its first line asks for any python3; here it is the lab's own
+    plugin = directory / PLUGIN
+    plugin.write_text(f"#!{sys.executable} -IS\n{program}", encoding="utf-8")
+    plugin.chmod(plugin.stat().st_mode | stat.S_IXUSR)
+    (directory / f"{PLUGIN}.conf").write_text(f"socket={socket}\nspool={spool}\n", encoding="utf-8")
+
+
+async def add(plugin: Path, sandbox: Sandbox) -> tuple[Address, ...]:
+    """The pod's addresses. Raises AttachError, or ProgramError where the plugin doesn't run."""
+    code, out, errors = await run(str(plugin), stdin=_NETWORK, environment=_environment("ADD", plugin, sandbox))
+    if code:
+        raise _refusal(out, errors)
+    result = _decode(out, _Result)
+    if result is None or not result.ips:
+        raise AttachError(f"the plugin's answer holds no address: {out.strip() or 'nothing'}", TRY_AGAIN)
+    return tuple(parse_address(ip.address.partition("/")[0]) for ip in result.ips)
+
+
+async def delete(plugin: Path, sandbox: Sandbox) -> None:
+    """Raises AttachError, or ProgramError where the plugin doesn't run."""
+    code, out, errors = await run(str(plugin), stdin=_NETWORK, environment=_environment("DEL", plugin, sandbox))
+    if code:
+        raise _refusal(out, errors)
+
+
+def _environment(command: str, plugin: Path, sandbox: Sandbox) -> dict[str, str]:
+    pod = sandbox.pod
+    return {
+        "CNI_COMMAND": command,
+        "CNI_CONTAINERID": sandbox.id,
+        "CNI_NETNS": str(sandbox.netns),
+        "CNI_IFNAME": INTERFACE,
+        "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE={pod.namespace};K8S_POD_NAME={pod.name}",
+        "CNI_PATH": str(plugin.parent),
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+    }
+
+
+def _refusal(out: str, errors: str) -> AttachError:
+    said = _decode(out, _Error)
+    if said is None:
+        return AttachError(" ".join((out + errors).split()) or "the plugin said nothing", TRY_AGAIN)
+    return AttachError(f"{said.msg}{f': {said.details}' if said.details else ''}", said.code)
+
+
+def _decode(text: str, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,76 @@
+"""Names and addresses of a lab's nodes, clients and ranges. Pure.
+
+Invariants: the number of a node says all of its addresses. Two labs have the same ones, each behind its own fabric.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from podwire.model.addresses import FAMILIES, IPV4, IPV6, Address, Family, Prefix, parse_prefix, show_address
+
+SERVICE_RANGES: dict[Family, Prefix] = {IPV4: parse_prefix("10.96.0.0/16"), IPV6: parse_prefix("fd00:96::/112")}
+FABRIC: dict[Family, Prefix] = {IPV4: parse_prefix("192.168.99.0/24"), IPV6: parse_prefix("fd00:99::/64")}
+_POD_RANGES = {IPV4: parse_prefix("10.244.0.0/16"), IPV6: parse_prefix("fd00:244::/48")}
+_POD_BLOCK = {IPV4: 24, IPV6: 64}
+
+MOST_NODES = 200
+_FIRST_CLIENT, _LAST_CLIENT, _ROUTER = 201, 250, 254
+MTU = 1500
+
+
+class Station(NamedTuple):
+    """A node or client on the fabric. `addresses` and `pod_blocks`: IPv4 first; a client has no blocks."""
+
+    name: str
+    number: int
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        return tuple(FABRIC[family].nth(self.number) for family in FAMILIES)
+
+    @property
+    def networks(self) -> tuple[tuple[Prefix, Address], ...]:
+        return tuple(zip(FABRIC.values(), self.addresses, strict=True))
+
+    @property
+    def pod_blocks(self) -> tuple[Prefix, ...]:
+        if self.number > MOST_NODES:
+            return ()
+        return tuple(
+            Prefix(_POD_RANGES[family].nth(self.number << family.bits - _POD_BLOCK[family]), _POD_BLOCK[family])
+            for family in FAMILIES
+        )
+
+
+ROUTER = Station("router", _ROUTER)
+"""The fabric's own address: the nodes' default gateway, behind which there is nothing."""
+
+
+def stations(nodes: int) -> tuple[Station, ...]:
+    return tuple(Station(f"node{number}", number) for number in range(1, nodes + 1))
+
+
+def next_client(taken: frozenset[int]) -> int | None:
+    """The number of another client; None where the fabric is full."""
+    return next((n for n in range(_FIRST_CLIENT, _LAST_CLIENT + 1) if n not in taken), None)
+
+
+def labels_of(node: Station) -> dict[str, str]:
+    return {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"}
+
+
+def node_object(node: Station, ready: bool, created: str) -> dict[str, Any]:
+    """The Node as its kubelet and the controllers would have it. `created`: RFC 3339."""
+    condition: Mapping[str, str] = {"type": "Ready", "status": "True" if ready else "Unknown"}
+    blocks = [str(block) for block in node.pod_blocks]
+    addresses = [{"type": "InternalIP", "address": show_address(address)} for address in node.addresses]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node.name, "labels": labels_of(node), "creationTimestamp": created},
+        "spec": {"podCIDR": blocks[0], "podCIDRs": blocks},
+        "status": {
+            "addresses": [*addresses, {"type": "Hostname", "address": node.name}],
+            "conditions": [condition],
+        },
+    }
