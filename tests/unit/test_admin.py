@@ -8,13 +8,13 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-from served_agent import ServedAgent, frontend, serving
 
 from podwire import admin
 from podwire.controller.difference import Change
 from podwire.controller.events import Resync, ResyncReason
 from podwire.model.network import Slots
 from podwire.model.objects import ServiceKey
+from tests.unit.served_agent import ServedAgent, frontend, serving
 
 
 @pytest_asyncio.fixture

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import pytest
 import pytest_asyncio
 from rich.console import Console
-from served_agent import RECORDS, ServedAgent, frontend, serving
 
 from podwire import admin, views
 from podwire.cli import tables
 from podwire.controller.difference import Change
 from podwire.controller.events import Resync, ResyncReason
 from podwire.model.network import Slots
+from tests.unit.served_agent import RECORDS, ServedAgent, frontend, serving
 
 PODWIRE = Path(sys.executable).parent / "podwire"
 

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served_agent import BACK, COPY, DNS, EMPTY, FRONT, RECORDS, WEB, frontend, node, slots
 
 from podwire import views
 from podwire.controller.difference import Change
@@ -13,6 +12,7 @@ from podwire.model.network import Backend, Link, LinkKey, Route, RouteKey, Slots
 from podwire.model.objects import Attachment, PodKey
 from podwire.model.snapshot import UNKNOWN, Local, Snapshot
 from podwire.views import BackendView, FrontendState, PodState
+from tests.unit.served_agent import BACK, COPY, DNS, EMPTY, FRONT, RECORDS, WEB, frontend, node, slots
 
 FACTS = views.Facts("0.1.0", None, 1.5, {"nftables": 9, "linux": 31})
 
