@@ -1,0 +1,403 @@
+"""The agent's side of CNI: calls become events in the right order, results become answers, and nothing escapes."""
+
+import asyncio
+import json
+import os
+import socket as sockets
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc import aio
+from immutables import Map
+
+from podwire.cni.cni_pb2 import CniReply, CniRequest
+from podwire.controller.difference import Change, Difference
+from podwire.controller.events import AddPod, DeletePod, Event, PodWired, Refused
+from podwire.controller.snapshot import fold
+from podwire.controller.transaction import Result
+from podwire.model.addresses import parse_prefix
+from podwire.model.network import CursorKey, RouteKey
+from podwire.model.objects import AttachmentKey, Node, NodeKey, PodKey
+from podwire.model.snapshot import Local, Snapshot
+from podwire.pods.wiring import interface_name, pod_mac
+from podwire.sources import cni_server
+
+NODE = Node(pod_cidrs=(parse_prefix("10.1.0.0/30"), parse_prefix("fd00:1::/64")))
+READY = Snapshot(Local("one", mtu=1450), nodes=Map({NodeKey("one"): NODE}))
+KEY = AttachmentKey("c1", "eth0")
+CONFIG: dict[str, Any] = {"cniVersion": "1.0.0", "name": "podwire", "type": "podwire"}
+
+
+class Fake:
+    """A controller that folds pods' events truly and has no network below. `failing`: event class → error."""
+
+    def __init__(self, snapshot: Snapshot = READY) -> None:
+        self.snapshot = snapshot
+        self.events: list[Event] = []
+        self.failing: dict[type[Event], str] = {}
+        self.drift: dict[str, Difference] = {}
+        self.bug: Exception | None = None
+
+    def submit(self, event: Event) -> asyncio.Future[Result]:
+        if self.bug is not None:
+            raise self.bug
+        self.events.append(event)
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(self._answer, event, answer)
+        return answer
+
+    def _answer(self, event: Event, answer: asyncio.Future[Result]) -> None:
+        result = self._handle(event)
+        if not answer.cancelled():
+            answer.set_result(result)
+
+    def _handle(self, event: Event) -> Result:
+        if type(event) in self.failing:
+            return Result(event, error=self.failing[type(event)])
+        try:
+            self.snapshot, _ = fold(self.snapshot, event)
+        except Refused as refused:
+            return Result(event, error=str(refused), refusal=refused.refusal)
+        if isinstance(event, AddPod):
+            self.snapshot, _ = fold(self.snapshot, PodWired(event.key))
+        return Result(event)
+
+    async def verify(self) -> dict[str, Difference]:
+        return self.drift
+
+
+class Served:
+    """A server on a socket, and what a plugin sends it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.controller = Fake()
+        self.socket, self.spool = directory / "cni.sock", directory / "spool"
+        self.reason: str | None = None
+
+    async def start(self) -> aio.Server:
+        return await cni_server.serve(self.socket, self.spool, self.controller, lambda: self.reason)
+
+    async def call(self, body: bytes) -> tuple[int, Any]:
+        """Exit code and what was printed."""
+        async with aio.insecure_channel(f"unix:{self.socket}") as channel:
+            reply = CniReply.FromString(await channel.unary_unary("/podwire.v1.Cni/Call")(body))
+        return reply.exit_code, json.loads(reply.stdout) if reply.stdout else None
+
+    async def ask(self, command: str, config: Any = CONFIG, **changed: str) -> tuple[int, Any]:
+        return await self.call(message(command, config, **changed))
+
+    def leave(self, name: str, content: bytes) -> Path:
+        self.spool.mkdir(exist_ok=True)
+        (self.spool / name).write_bytes(content)
+        return self.spool / name
+
+
+def message(command: str, config: Any = CONFIG, **changed: str) -> bytes:
+    variables = {
+        "CNI_COMMAND": command,
+        "CNI_CONTAINERID": "c1",
+        "CNI_IFNAME": "eth0",
+        "CNI_NETNS": "/run/netns/x",
+        "CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0",
+    } | changed
+    environment = [f"{name}={value}" for name, value in variables.items()]
+    return CniRequest(environment=environment, stdin=json.dumps(config).encode()).SerializeToString()
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
+    """Whatever namespace a call names is taken for one: real ones need root."""
+    monkeypatch.setattr(cni_server, "check_namespace", lambda _: None)
+    return Served(tmp_path)
+
+
+@pytest.fixture
+async def served(stopped: Served) -> AsyncIterator[Served]:
+    server = await stopped.start()
+    yield stopped
+    await server.stop(None)
+
+
+# --- ADD ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
+async def test_add_attaches_the_pod_and_says_how(served: Served, version: str) -> None:
+    code, said = await served.ask("ADD", CONFIG | {"cniVersion": version})
+    assert code == 0
+    assert served.controller.events == [AddPod(KEY, PodKey("shop", "web-0"), "/run/netns/x")]
+    node, pod = said["interfaces"]
+    assert (node["name"], node["mac"]) == (interface_name(KEY), "ee:ee:ee:ee:ee:ee")
+    assert (pod["name"], pod["mac"], pod["sandbox"]) == ("eth0", pod_mac(KEY).hex(":"), "/run/netns/x")
+    assert [(ip["address"], ip["gateway"], ip["interface"]) for ip in said["ips"]] == [
+        ("10.1.0.2/32", "169.254.1.1", 1),
+        ("fd00:1::2/128", "fe80::1", 1),
+    ]
+    assert [(route["dst"], route["gw"]) for route in said["routes"]] == [
+        ("0.0.0.0/0", "169.254.1.1"),
+        ("::/0", "fe80::1"),
+    ]
+    assert said["cniVersion"] == version
+
+
+async def test_add_without_kubernetes_names_the_pod_by_its_container(served: Served) -> None:
+    assert (await served.ask("ADD", CNI_ARGS=""))[0] == 0
+    assert served.controller.events == [AddPod(KEY, PodKey("", "c1"), "/run/netns/x")]
+
+
+async def test_add_on_a_node_without_a_block_is_to_be_tried_again(served: Served) -> None:
+    served.controller.snapshot = Snapshot(Local("one", mtu=1450))
+    code, said = await served.ask("ADD")
+    assert (code, said["code"], said["cniVersion"]) == (1, 11, "1.0.0")
+    assert "node one has no spec.podCIDRs" in said["msg"]
+
+
+async def test_add_to_a_full_block_names_the_block(served: Served) -> None:
+    assert (await served.ask("ADD"))[0] == 0
+    code, said = await served.ask("ADD", CNI_CONTAINERID="c2")
+    assert (code, said["code"]) == (1, 11)
+    assert "10.1.0.0/30" in said["msg"]
+
+
+async def test_add_that_the_kernel_or_the_disk_refuses(served: Served) -> None:
+    served.controller.failing[AddPod] = "link pw0: No space left on device"
+    code, said = await served.ask("ADD")
+    assert (code, said["code"]) == (1, 5)
+    assert "No space left" in said["msg"]
+
+
+async def test_a_pod_deleted_before_its_add_is_answered(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.controller, "_handle", Result)
+    code, said = await served.ask("ADD")
+    assert (code, said["code"]) == (1, 11)
+
+
+@pytest.mark.parametrize("path", ["/proc/self/ns/net", "/proc/self/ns/uts", "/proc/self/comm", "/", "{tmp}/none"])
+async def test_add_to_what_is_no_pods_namespace(tmp_path: Path, path: str) -> None:
+    served = Served(tmp_path)
+    server = await served.start()
+    path = path.format(tmp=tmp_path)
+    code, said = await served.ask("ADD", CNI_NETNS=path)
+    await server.stop(None)
+    assert (code, said["code"]) == (1, 4)
+    assert said["msg"].startswith(f"CNI_NETNS: {path} ")
+    assert served.controller.events == []
+
+
+# --- DEL ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("netns", ["", "/run/netns/gone"])
+async def test_del_needs_no_namespace_and_no_attachment(served: Served, netns: str) -> None:
+    assert (await served.ask("ADD"))[0] == 0
+    for _ in range(2):
+        assert await served.ask("DEL", CNI_NETNS=netns) == (0, None)
+    assert served.controller.events[1:] == [DeletePod(KEY), DeletePod(KEY)]
+    assert not served.controller.snapshot.attachments
+
+
+async def test_a_failed_del_is_never_taken_for_one_of_something_gone(served: Served) -> None:
+    served.controller.failing[DeletePod] = "route not found, and more"
+    code, said = await served.ask("DEL")
+    assert (code, said["code"]) == (1, 5)
+    assert "not found" not in json.dumps(said)
+
+
+# --- the node ----------------------------------------------------------------------------------
+
+
+async def test_status_is_what_the_agent_says_of_itself(served: Served) -> None:
+    assert await served.ask("STATUS") == (0, None)
+    served.reason = "the first resync has not ended"
+    code, said = await served.ask("STATUS")
+    assert (code, said["code"], said["msg"]) == (1, 50, "the first resync has not ended")
+
+
+async def test_version(served: Served) -> None:
+    said = {"cniVersion": "1.1.0", "supportedVersions": ["0.4.0", "1.0.0", "1.1.0"]}
+    assert await served.ask("VERSION", {"cniVersion": "1.1.0"}) == (0, said)
+
+
+# --- CHECK -------------------------------------------------------------------------------------
+
+
+async def added(served: Served) -> dict[str, Any]:
+    """The configuration of a CHECK after an ADD."""
+    _, result = await served.ask("ADD")
+    return CONFIG | {"prevResult": result}
+
+
+async def test_check_of_what_is_as_it_was_given(served: Served) -> None:
+    config = await added(served)
+    block = CursorKey(NODE.pod_cidrs[0])
+    others = RouteKey("", parse_prefix("10.1.0.9/32"))
+    served.controller.drift = {"store": {block: Change(1, 2)}, "linux": {others: Change(1, 2)}}
+    assert await served.ask("CHECK", config) == (0, None)
+    assert len(served.controller.events) == 1
+
+
+async def test_check_names_what_is_not_as_it_should_be(served: Served) -> None:
+    config = await added(served)
+    route = RouteKey("", parse_prefix("10.1.0.2/32"))
+    served.controller.drift = {"linux": {route: Change(None, 1)}}
+    code, said = await served.ask("CHECK", config)
+    assert (code, said["code"]) == (1, 100)
+    assert "route 10.1.0.2/32" in said["msg"]
+
+
+async def test_check_of_a_result_that_lacks_an_address(served: Served) -> None:
+    config = await added(served)
+    del config["prevResult"]["ips"][1]
+    code, said = await served.ask("CHECK", config)
+    assert (code, said["code"]) == (1, 100)
+    assert "fd00:1::2/128" in said["msg"]
+
+
+async def test_check_of_an_unknown_container(served: Served) -> None:
+    code, said = await served.ask("CHECK", CONFIG | {"prevResult": {}})
+    assert (code, said["code"]) == (1, 3)
+
+
+async def test_check_without_a_result(served: Served) -> None:
+    code, said = await served.ask("CHECK")
+    assert (code, said["code"]) == (1, 7)
+
+
+# --- what can go wrong -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        pytest.param(b"\xff\xff", 6, id="no message"),
+        pytest.param(b"\x0a\x02\xff\xff", 6, id="environment that is no text"),
+        pytest.param(b"", 4, id="empty message"),
+        pytest.param(message("GC"), 4, id="a verb that is not served"),
+        pytest.param(message("ADD", CONFIG | {"cniVersion": "0.2.0"}), 1, id="old version"),
+    ],
+)
+async def test_a_wrong_request_is_answered_and_changes_nothing(served: Served, body: bytes, code: int) -> None:
+    exit_code, said = await served.call(body)
+    assert (exit_code, said["code"], said["cniVersion"] in {"0.4.0", "1.0.0"}) == (1, code, True)
+    assert served.controller.events == []
+
+
+async def test_a_bug_is_answered_and_logged(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    served.controller.bug = KeyError("a bug")
+    code, said = await served.ask("ADD")
+    assert (code, said["code"]) == (1, 999)
+    assert "a bug" in said["msg"]
+    assert any(record.exc_info for record in caplog.records)
+
+
+async def test_the_server_outlives_a_plugin_that_goes_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = asyncio.Event()
+
+    def submit(event: Event) -> asyncio.Future[Result]:
+        begun.set()
+        return asyncio.get_running_loop().create_future()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served.controller, "submit", submit)
+        call = asyncio.create_task(served.ask("ADD"))
+        await begun.wait()
+        call.cancel()
+        await asyncio.wait({call})
+    assert await served.ask("STATUS") == (0, None)
+
+
+# --- the socket --------------------------------------------------------------------------------
+
+
+async def test_only_root_may_speak(served: Served) -> None:
+    assert served.socket.stat().st_mode & 0o777 == 0o600
+    assert served.spool.stat().st_mode & 0o777 == 0o700
+    mask = os.umask(0o022)
+    os.umask(mask)
+    assert mask != 0o177
+
+
+async def test_a_dead_agents_socket_is_replaced(stopped: Served) -> None:
+    with sockets.socket(sockets.AF_UNIX) as stale:
+        stale.bind(str(stopped.socket))
+    server = await stopped.start()
+    assert await stopped.ask("STATUS") == (0, None)
+    await server.stop(None)
+
+
+async def test_a_file_in_the_sockets_place_is_left_alone(stopped: Served) -> None:
+    stopped.socket.write_text("someone's")
+    with pytest.raises(FileExistsError, match=r"cni\.sock: is in the way"):
+        await stopped.start()
+    assert stopped.socket.read_text() == "someone's"
+
+
+async def test_a_socket_path_that_is_too_long(stopped: Served) -> None:
+    stopped.socket = stopped.socket.with_name("x" * 120)
+    with pytest.raises(OSError, match="x" * 120):
+        await stopped.start()
+
+
+# --- the spool ---------------------------------------------------------------------------------
+
+
+async def test_spooled_dels_are_replayed_oldest_first_before_serving(stopped: Served) -> None:
+    stopped.leave("00000000000000000002-1.del", message("DEL", CNI_CONTAINERID="b"))
+    stopped.leave("00000000000000000010-1.del", message("DEL", CNI_CONTAINERID="c"))
+    stopped.leave("00000000000000000001-9.del", message("DEL", CNI_CONTAINERID="a", CNI_NETNS=""))
+    stopped.leave("00000000000000000000-9.tmp", b"being written")
+    server = await stopped.start()
+    await server.stop(None)
+    assert stopped.controller.events == [DeletePod(AttachmentKey(name, "eth0")) for name in "abc"]
+    assert [path.name for path in stopped.spool.iterdir()] == ["00000000000000000000-9.tmp"]
+
+
+async def test_a_del_spooled_while_serving_goes_before_the_next_add(served: Served) -> None:
+    assert (await served.ask("ADD"))[0] == 0
+    served.leave("1.del", message("DEL"))
+    assert (await served.ask("ADD"))[0] == 0
+    assert [type(event) for event in served.controller.events] == [AddPod, DeletePod, AddPod]
+    assert list(served.spool.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\xff\xff", id="no message"),
+        pytest.param(message("ADD"), id="no DEL"),
+        pytest.param(message("DEL", CNI_IFNAME="a/b"), id="a wrong DEL"),
+    ],
+)
+async def test_what_is_no_del_is_moved_aside(stopped: Served, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
+    stopped.leave("1.del", content)
+    stopped.leave("2.del", message("DEL"))
+    (stopped.spool / "3.del").mkdir()
+    server = await stopped.start()
+    assert (await stopped.ask("ADD"))[0] == 0
+    await server.stop(None)
+    assert [type(event) for event in stopped.controller.events] == [DeletePod, AddPod]
+    assert sorted(path.name for path in stopped.spool.iterdir()) == ["1.del.bad", "3.del.bad"]
+    assert (stopped.spool / "1.del.bad").read_bytes() == content
+    assert "1.del.bad" in caplog.text
+
+
+async def test_a_replayed_del_that_fails_stays_and_stops_nothing(stopped: Served) -> None:
+    stopped.leave("1.del", message("DEL"))
+    stopped.controller.failing[DeletePod] = "disk I/O error"
+    server = await stopped.start()
+    assert (await stopped.ask("ADD", CNI_CONTAINERID="c2"))[0] == 0
+    assert [path.name for path in stopped.spool.iterdir()] == ["1.del"]
+    stopped.controller.failing.clear()
+    await stopped.ask("ADD", CNI_CONTAINERID="c3")
+    await server.stop(None)
+    assert list(stopped.spool.iterdir()) == []
+
+
+async def test_adds_at_the_same_time_replay_each_del_once(served: Served) -> None:
+    served.leave("1.del", message("DEL", CNI_CONTAINERID="old"))
+    await asyncio.gather(*(served.ask("ADD", CNI_CONTAINERID=name) for name in "abcdef"))
+    assert served.controller.events[0] == DeletePod(AttachmentKey("old", "eth0"))
+    assert [type(event) for event in served.controller.events[1:]] == [AddPod] * 6

@@ -1,0 +1,489 @@
+"""The plugin as a runtime executes it: against a real gRPC server, against broken ones, and with none at all."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import pytest
+from grpc import aio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwire.cni import shim
+from podwire.cni.cni_pb2 import CniReply, CniRequest
+from podwire.sources.cni_spool import spooled
+
+CONFIG = b'{"cniVersion":"1.0.0","name":"podwire","type":"podwire","prevResult":{"cniVersion":"0.4.0"}}'
+ENVIRONMENT = {"CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0", "CNI_NETNS": "/run/netns/x", "CNI_PATH": "/opt/cni/bin"}
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+Handler = Callable[[bytes, Any], Awaitable[bytes]]
+
+
+class Answer(NamedTuple):
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def said(self) -> Any:
+        return json.loads(self.stdout)
+
+
+class Installed(NamedTuple):
+    """A plugin with its file of settings in a directory of its own."""
+
+    directory: Path
+
+    @property
+    def plugin(self) -> Path:
+        return self.directory / "podwire"
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "cni.sock"
+
+    @property
+    def spool(self) -> Path:
+        return self.directory / "spool"
+
+    @property
+    def settings(self) -> Path:
+        return self.directory / "podwire.conf"
+
+    def configure(self, *lines: str) -> None:
+        self.settings.write_text("\n".join((f"socket={self.socket}", f"spool={self.spool}", *lines)) + "\n")
+
+    async def run(
+        self, command: str, stdin: bytes = CONFIG, *interpreter: str | Path, plugin: Path | None = None
+    ) -> Answer:
+        process = await asyncio.create_subprocess_exec(
+            *(interpreter or (sys.executable, "-I", "-S", "-E")),
+            plugin or self.plugin,
+            env={**ENVIRONMENT, "PATH": PATH, "CNI_COMMAND": command, "HOME": "/"},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        stdout, stderr = await process.communicate(stdin)
+        assert process.returncode is not None
+        return Answer(process.returncode, stdout, stderr)
+
+    def left(self) -> list[CniRequest]:
+        """The DELs in the spool."""
+        assert not list(self.spool.glob("*.tmp"))
+        return [CniRequest.FromString(path.read_bytes()) for path in spooled(self.spool)]
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Installed:
+    it = Installed(tmp_path)
+    it.plugin.write_bytes(Path(shim.__file__).read_bytes())
+    it.plugin.chmod(0o755)
+    it.configure()
+    return it
+
+
+@asynccontextmanager
+async def agent(socket: Path, handler: Handler) -> AsyncIterator[aio.Server]:
+    server = aio.server()
+    methods = {"Call": grpc.unary_unary_rpc_method_handler(handler)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("podwire.v1.Cni", methods),))
+    server.add_insecure_port(f"unix:{socket}")
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(None)
+
+
+@asynccontextmanager
+async def raw_agent(socket: Path, said: bytes, then_close: bool) -> AsyncIterator[None]:
+    """Says these bytes once it has been spoken to; not more, ever."""
+    writers = []
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await reader.read(1)
+        writer.write(said)
+        await writer.drain()
+        if then_close:
+            writer.close()
+
+    server = await asyncio.start_unix_server(speak, socket)
+    try:
+        yield
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+        await server.wait_closed()
+
+
+def reply(stdout: bytes, code: int = 0) -> bytes:
+    return CniReply(stdout=stdout, exit_code=code).SerializeToString()
+
+
+async def echo(body: bytes, _context: Any) -> bytes:
+    """All that was forwarded."""
+    request = CniRequest.FromString(body)
+    return reply("\n".join(request.environment).encode() + b"\n" + request.stdin)
+
+
+# --- with an agent -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "interpreter",
+    [
+        pytest.param((sys.executable, "-I", "-S", "-E"), id="python3 -I -S -E"),
+        pytest.param(("/usr/bin/env", "--"), id="by its first line"),
+    ],
+)
+async def test_environment_and_input_arrive_as_they_were(installed: Installed, interpreter: tuple[str, ...]) -> None:
+    async with agent(installed.socket, echo):
+        answer = await installed.run("ADD", CONFIG, *interpreter)
+    variables = ENVIRONMENT | {"CNI_COMMAND": "ADD"}
+    expected = "\n".join(sorted(f"{name}={value}" for name, value in variables.items())).encode()
+    assert answer == Answer(0, expected + b"\n" + CONFIG, b"")
+
+
+@pytest.mark.parametrize("code", [0, 1, 255])
+async def test_the_agents_exit_code_is_the_plugins(installed: Installed, code: int) -> None:
+    async def handler(_body: bytes, _context: Any) -> bytes:
+        return reply(b"said", code)
+
+    async with agent(installed.socket, handler):
+        assert await installed.run("ADD") == Answer(code, b"said", b"")
+
+
+async def test_an_empty_answer_is_an_answer(installed: Installed) -> None:
+    async def handler(_body: bytes, _context: Any) -> bytes:
+        return reply(b"")
+
+    async with agent(installed.socket, handler):
+        assert await installed.run("DEL", b"") == Answer(0, b"", b"")
+    assert not installed.spool.exists()
+
+
+@pytest.mark.parametrize("size", [0, 16_383, 65_530, 300_000, 3_000_000])
+async def test_input_and_answer_of_any_size(installed: Installed, size: int) -> None:
+    """Beyond 65,535 bytes the agent must open its window first; beyond 16,384 there are several frames."""
+    blob = os.urandom(size)
+    async with agent(installed.socket, echo):
+        answer = await installed.run("ADD", blob)
+    assert answer.code == 0
+    assert answer.stdout.endswith(b"\n" + blob)
+
+
+async def test_an_agent_that_stops_still_answers_what_it_has_begun(installed: Installed) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handler(_body: bytes, _context: Any) -> bytes:
+        begun.set()
+        await go_on.wait()
+        return reply(b"done")
+
+    async with agent(installed.socket, handler) as server:
+        call = asyncio.create_task(installed.run("ADD"))
+        await begun.wait()
+        stop = asyncio.create_task(server.stop(grace=60))
+        go_on.set()
+        assert await call == Answer(0, b"done", b"")
+        await stop
+
+
+async def test_many_at_once_get_each_their_own_answer(installed: Installed) -> None:
+    async with agent(installed.socket, echo):
+        blobs = [str(number).encode() for number in range(20)]
+        answers = await asyncio.gather(*(installed.run("ADD", blob) for blob in blobs))
+    assert [answer.stdout.rpartition(b"\n")[2] for answer in answers] == blobs
+
+
+# --- where its settings lie --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["{directory}/podwire", "../podwire"], ids=["absolute", "relative"])
+async def test_settings_beside_what_a_link_leads_to(installed: Installed, tmp_path: Path, target: str) -> None:
+    (tmp_path / "bin").mkdir()
+    link = tmp_path / "bin" / "podwire"
+    link.symlink_to(target.format(directory=tmp_path))
+    async with agent(installed.socket, echo):
+        assert (await installed.run("ADD", plugin=link)).code == 0
+
+
+async def test_settings_beside_the_link_come_first(installed: Installed, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    link = tmp_path / "bin" / "podwire"
+    link.symlink_to(installed.plugin)
+    (tmp_path / "bin" / "podwire.conf").write_text(installed.settings.read_text())
+    installed.configure("socket=/nowhere")
+    async with agent(installed.socket, echo):
+        assert (await installed.run("ADD", plugin=link)).code == 0
+        assert (await installed.run("ADD")).code == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "details"),
+    [
+        pytest.param(None, "podwire.conf", id="no file"),
+        pytest.param("", "podwire.conf: expected a line socket=/PATH", id="empty"),
+        pytest.param("socket=/s\n", "podwire.conf: expected a line spool=/PATH", id="no spool"),
+        pytest.param("socket=relative\nspool=/s\n", "expected a line socket=/PATH", id="relative path"),
+    ],
+)
+async def test_wrong_settings_are_said_and_nothing_is_lost_in_silence(
+    installed: Installed, text: str | None, details: str
+) -> None:
+    if text is None:
+        installed.settings.unlink()
+    else:
+        installed.settings.write_text(text)
+    for command, code in (("ADD", 11), ("DEL", 11), ("STATUS", 50)):
+        answer = await installed.run(command)
+        assert (answer.code, answer.said["code"], answer.stderr) == (1, code, b"")
+        assert details in answer.said["details"]
+    assert (await installed.run("VERSION")).code == 0
+
+
+# --- with an agent that is no help -------------------------------------------------------------
+
+SETTINGS = shim.frame(shim.SETTINGS, 0, 0, b"")
+HEADERS = shim.frame(shim.HEADERS, shim.END_HEADERS, 1, b"\x88")  # :status 200
+LAST_HEADERS = shim.frame(shim.HEADERS, shim.END_HEADERS | shim.END_STREAM, 1, b"\x88")
+MESSAGE = b"\0\0\0\0\x08" + reply(b"whole!")
+
+
+def data(part: bytes, flags: int = 0) -> bytes:
+    return SETTINGS + HEADERS + shim.frame(shim.DATA, flags, 1, part)
+
+
+BROKEN = [
+    pytest.param(b"", True, id="closes at once"),
+    pytest.param(b"", False, id="never answers"),
+    pytest.param(SETTINGS, True, id="dies before the answer"),
+    pytest.param(SETTINGS + HEADERS, False, id="stops after the headers"),
+    pytest.param(data(MESSAGE[:9]), True, id="dies in the message"),
+    pytest.param(data(MESSAGE)[:-3], True, id="dies in a frame"),
+    pytest.param(data(MESSAGE[:9]) + LAST_HEADERS, False, id="half a message"),
+    pytest.param(data(MESSAGE + b"more") + LAST_HEADERS, False, id="more than a message"),
+    pytest.param(data(b"\1" + MESSAGE[1:]) + LAST_HEADERS, False, id="compressed"),
+    pytest.param(data(b"\0\0\0\0\1\x0a") + LAST_HEADERS, False, id="a message that is none"),
+    pytest.param(SETTINGS + LAST_HEADERS, False, id="status without a message"),
+    pytest.param(SETTINGS + shim.frame(shim.RST_STREAM, 0, 1, bytes(4)), False, id="resets the stream"),
+    pytest.param(SETTINGS + shim.frame(shim.GOAWAY, 0, 0, bytes(8)), False, id="goes away without the call"),
+    pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", True, id="speaks HTTP/1"),
+]
+
+
+@pytest.mark.parametrize(("said", "then_close"), BROKEN)
+async def test_no_whole_answer_is_no_answer(installed: Installed, said: bytes, then_close: bool) -> None:
+    installed.configure("add_seconds=0.5", "del_seconds=0.5", "status_seconds=0.5", "version_seconds=0.5")
+    async with raw_agent(installed.socket, said, then_close):
+        add, status, version, delete = await asyncio.gather(*map(installed.run, ("ADD", "STATUS", "VERSION", "DEL")))
+    assert (add.code, add.said["code"]) == (1, 11)
+    assert (status.code, status.said["code"]) == (1, 50)
+    assert (version.code, version.said["supportedVersions"]) == (0, ["0.4.0", "1.0.0", "1.1.0"])
+    assert delete == Answer(0, b"", b"")
+    assert [request.stdin for request in installed.left()] == [CONFIG]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(data(MESSAGE) + LAST_HEADERS, id="the usual way"),
+        pytest.param(data(MESSAGE, shim.END_STREAM), id="without trailers"),
+        pytest.param(data(MESSAGE[:2]) + shim.frame(shim.DATA, 0, 1, MESSAGE[2:]) + LAST_HEADERS, id="in two frames"),
+        pytest.param(data(b"\3" + MESSAGE + b"\0\0\0", shim.PADDED) + LAST_HEADERS, id="padded"),
+        pytest.param(
+            SETTINGS
+            + shim.frame(shim.PING, 0, 0, bytes(8))
+            + shim.frame(shim.GOAWAY, 0, 0, b"\x7f\xff\xff\xff" + bytes(4))
+            + shim.frame(0xEE, 0, 0, b"unknown")
+            + HEADERS
+            + shim.frame(shim.DATA, 0, 1, MESSAGE)
+            + LAST_HEADERS,
+            id="with other frames in between",
+        ),
+    ],
+)
+async def test_a_whole_answer_counts_however_it_is_framed(installed: Installed, said: bytes) -> None:
+    async with raw_agent(installed.socket, said, then_close=False):
+        assert await installed.run("ADD") == Answer(0, b"whole!", b"")
+
+
+async def test_a_grpc_error_is_no_answer(installed: Installed) -> None:
+    async def handler(_body: bytes, context: aio.ServicerContext) -> bytes:
+        await context.abort(grpc.StatusCode.INTERNAL, "x" * 500)
+        raise AssertionError
+
+    async with agent(installed.socket, handler):
+        assert (await installed.run("ADD")).said["code"] == 11
+        assert (await installed.run("DEL")).code == 0
+    assert len(installed.left()) == 1
+
+
+async def test_a_server_without_the_method_is_no_agent(installed: Installed) -> None:
+    server = aio.server()
+    server.add_insecure_port(f"unix:{installed.socket}")
+    await server.start()
+    answer = await installed.run("ADD")
+    await server.stop(None)
+    assert answer.said["code"] == 11
+
+
+@pytest.mark.parametrize("signal", [9, 19], ids=["killed", "stopped"])
+async def test_an_agent_that_dies_in_the_call(installed: Installed, signal: int) -> None:
+    """A process of its own: what it had in hand when it went is in nobody's hands."""
+    installed.configure("del_seconds=0.5")
+    program = (
+        "import os, signal, socket, sys\n"
+        "s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print(flush=True)\n"
+        "c, _ = s.accept(); c.recv(9); os.kill(os.getpid(), int(sys.argv[2]))\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, installed.socket, str(signal), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()
+    try:
+        assert await installed.run("DEL") == Answer(0, b"", b"")
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+    assert len(installed.left()) == 1
+
+
+# --- with none ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["no socket", "stale socket"])
+def down(installed: Installed, request: pytest.FixtureRequest) -> Installed:
+    if request.param == "stale socket":
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(installed.socket))
+    return installed
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("ADD", 11, "try again later"),
+        ("CHECK", 11, "try again later"),
+        ("GC", 11, "try again later"),
+        ("STATUS", 50, "no pod can be attached"),
+        ("add", 4, "CNI_COMMAND: expected one of"),
+        ("", 4, "CNI_COMMAND: expected one of"),
+    ],
+)
+async def test_without_an_agent(down: Installed, command: str, code: int, words: str) -> None:
+    answer = await down.run(command)
+    assert (answer.code, answer.stderr) == (1, b"")
+    said = answer.said
+    assert said.keys() == {"cniVersion", "code", "msg", "details"}
+    assert (said["cniVersion"], said["code"]) == ("1.0.0", code)
+    assert words in said["msg"]
+
+
+async def test_without_an_agent_versions_are_known(down: Installed) -> None:
+    answer = await down.run("VERSION", b'{"cniVersion":"1.1.0"}')
+    assert (answer.code, answer.stderr) == (0, b"")
+    assert answer.said == {"cniVersion": "1.1.0", "supportedVersions": ["0.4.0", "1.0.0", "1.1.0"]}
+
+
+async def test_without_an_agent_a_del_is_spooled_whole(down: Installed) -> None:
+    stdin = os.urandom(300_000)
+    assert await down.run("DEL", CONFIG) == Answer(0, b"", b"")
+    assert await down.run("DEL", stdin) == Answer(0, b"", b"")
+    first, second = down.left()
+    assert dict(line.split("=", 1) for line in first.environment) == ENVIRONMENT | {"CNI_COMMAND": "DEL"}
+    assert (first.stdin, second.stdin) == (CONFIG, stdin)
+    assert down.spool.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in spooled(down.spool)} == {0o600}
+
+
+async def test_a_del_that_can_not_be_spooled_fails(installed: Installed) -> None:
+    installed.spool.write_text("a file where the directory should be")
+    answer = await installed.run("DEL")
+    assert (answer.code, answer.said["code"], answer.stderr) == (1, 11, b"")
+    assert f"the spool {installed.spool} can't be written" in answer.said["details"]
+
+
+# --- its parts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (b'{"cniVersion":"1.1.0"}', "1.1.0"),
+        (b' {\n "name" : "x" ,\n "cniVersion"\t: "1.0.0" }', "1.0.0"),
+        (b'{"prevResult":{"cniVersion":"1.1.0"},"cniVersion":"1.0.0"}', "1.0.0"),
+        (b'{"prevResult":{"cniVersion":"1.1.0"}}', "0.4.0"),
+        (b'{"a":["cniVersion","1.1.0"],"b":"cniVersion"}', "0.4.0"),
+        (b'{"a":"\\"cniVersion\\":\\"1.1.0\\"","cniVersion":"1.0.0"}', "1.0.0"),
+        (b'{"a":"}{\\\\","cniVersion":"1.0.0"}', "1.0.0"),
+        (b'{"cniVersion":"2.0.0"}', "0.4.0"),
+        (b'{"cniVersion":"1.0', "0.4.0"),
+        (b'{"cniVersion":', "0.4.0"),
+        (b"", "0.4.0"),
+        (b"\xff", "0.4.0"),
+    ],
+)
+def test_the_configurations_own_version(text: bytes, version: str) -> None:
+    assert shim.version_of(text) == version
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(["cniVersion", "1.1.0", '"', "\\"])
+JSON = st.recursive(
+    TEXTS | st.none() | st.integers(), lambda it: st.lists(it) | st.dictionaries(TEXTS, it), max_leaves=8
+)
+
+
+@given(
+    st.dictionaries(TEXTS.filter(lambda key: key != "cniVersion"), JSON), st.sampled_from(shim.VERSIONS), st.booleans()
+)
+def test_the_version_is_found_in_any_json(config: dict[str, Any], version: str, compact: bool) -> None:
+    written = json.dumps(config | {"cniVersion": version}, indent=None if compact else 1, ensure_ascii=compact)
+    assert shim.version_of(written.encode()) == version
+
+
+@given(st.text(st.characters(), max_size=30))
+def test_a_quoted_text_is_json(text: str) -> None:
+    read = json.loads(shim.quote(text))
+    assert "not found" not in read
+    if text.isprintable() and "not found" not in text:
+        assert read == text
+
+
+@given(st.binary(max_size=400), st.integers(0, 2**32 - 1))
+def test_a_reply_is_read_as_protobuf_wrote_it(stdout: bytes, code: int) -> None:
+    assert shim.reply(CniReply(stdout=stdout, exit_code=code).SerializeToString()) == (stdout, code)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.binary(max_size=70_000))
+def test_a_request_is_written_as_protobuf_reads_it(environment: list[str], stdin: bytes) -> None:
+    written = b"".join(shim.field(1, line.encode()) for line in environment) + shim.field(2, stdin)
+    request = CniRequest.FromString(written)
+    assert (list(request.environment), request.stdin) == (environment, stdin)
+
+
+def test_only_what_python_has_loaded_already_is_imported() -> None:
+    """Each module more is paid for at every call."""
+    program = (
+        "import sys; before = set(sys.modules)\n"
+        "exec(compile(open(sys.argv[1]).read(), 'shim', 'exec'), {'__name__': 'shim'})\n"
+        "print(sorted(set(sys.modules) - before))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, shim.__file__], check=True, capture_output=True, text=True
+    )
+    assert run.stdout.strip() == "['_socket']"
