@@ -59,8 +59,8 @@ def render(key: Any, change: Change, descriptor: int) -> list[Message]:
     match key:
         case LinkKey(name):
             return _link(name, change, descriptor)
-        case UpKey(_, index):
-            return [] if gone else [Message(NEWLINK, 0, _header(index, up=True))]
+        case UpKey(space, index):
+            return [] if gone else _up(space, index)
         case AddressKey(_, index, address):
             family = family_of(address)
             head = pack("=BBBBI", family.number, family.bits, 0, 0, index)
@@ -92,6 +92,14 @@ def _identity(it: Link) -> tuple[int, str, str, bytes]:
 
 def _header(index: int, up: bool = False) -> bytes:
     return pack("=BxHiII", 0, 0, index, UP * up, UP * up)
+
+
+def _up(space: str, index: int) -> list[Message]:
+    up = Message(NEWLINK, 0, _header(index, up=True))
+    if space and index == POD_INDEX:  # no link-local address: nothing to detect a duplicate of, no router to solicit
+        quiet = nest(IFLA_AF_SPEC, nest(10, attr(8, NO_LINK_LOCAL)))
+        return [Message(NEWLINK, 0, _header(index) + quiet), up]
+    return [up]
 
 
 def _route(destination: Prefix, value: Route) -> bytes:

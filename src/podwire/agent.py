@@ -1,0 +1,208 @@
+"""A node's agent: the explicit list of what it is made of, its start and its end.
+
+Invariants: a state directory has one agent at a time (a lock says so). The start folds what the store and the sources
+know, then makes one resync; requests wait until then. The end leaves the network as it is, and working.
+"""
+
+import asyncio
+import fcntl
+import gc
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import IO
+
+from podwire import admin, views
+from podwire.config import Config
+from podwire.controller.events import Restored, Resync, ResyncReason, Shutdown
+from podwire.controller.loop import Controller
+from podwire.controller.transaction import Capability, Transaction
+from podwire.dataplane.linux.driver import Linux
+from podwire.dataplane.linux.mtu import default_route_mtu
+from podwire.dataplane.nftables.driver import NFTables
+from podwire.model.snapshot import Local, Snapshot
+from podwire.nodes import own
+from podwire.pods import wiring
+from podwire.services import frontends
+from podwire.sources import cni_server, manifests
+from podwire.store.rows import Store, StoreUnusable
+from podwire.version import version
+
+log = logging.getLogger(__name__)
+
+CAPABILITIES = (
+    Capability("node", own.desired),
+    Capability("services", frontends.desired),
+    Capability("pods", wiring.desired),
+)
+COLLECT_DELAY = 0.05
+"""Seconds that a deleted link waits for others: the kernel takes as long for one as for a hundred."""
+
+
+class CannotStart(Exception):
+    """The agent can't run here; one line says why."""
+
+
+class Agent:
+    """The parts, put together. All it touches in the kernel is in the network namespace in which it is made."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises CannotStart."""
+        self.config = config
+        self.started = time.monotonic()
+        try:
+            self.store = Store(config.database)
+        except StoreUnusable as error:
+            raise CannotStart(str(error)) from error
+        self.linux, self.nftables = Linux(self._collect_later), NFTables()
+        self.drivers = (self.store, self.linux, self.nftables)  # the order of every transaction
+        mtu = config.mtu if config.mtu is not None else default_route_mtu()
+        local = Local(config.node_name, mtu, config.service_cidrs)
+        self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
+        self.source: manifests.Source | None = None
+        self._collecting: asyncio.Task[None] | None = None
+
+    def restore(self) -> None:
+        """The first event: what the store remembers. Raises CannotStart."""
+        try:
+            attachments, cursors = self.store.restored()
+        except OSError as error:
+            raise CannotStart(str(error)) from error
+        self.controller.submit(Restored(attachments, cursors))
+
+    def not_ready(self) -> str | None:
+        """Why no pod can be attached; None: the node is ready."""
+        now = self.controller.snapshot
+        if self.controller.unsynced:
+            return f"not yet in sync: {', '.join(sorted(self.controller.unsynced))}"
+        if not now.node.pod_cidrs:
+            return f"node {now.local.name} has no spec.podCIDRs"
+        if now.local.mtu == 0:
+            return "the MTU of pods is not known: there is no default route, and no mtu is set"
+        return None
+
+    def facts(self) -> views.Facts:
+        return views.Facts(
+            version=version(),
+            not_ready=self.not_ready(),
+            uptime=time.monotonic() - self.started,
+            writes={driver.name: driver.writes for driver in self.drivers},
+            source_errors=self.source.errors if self.source is not None else (),
+        )
+
+    def close(self) -> None:
+        self.store.close()
+        self.linux.close()
+        self.nftables.close()
+
+    def _collect_later(self) -> None:
+        if self._collecting is None or self._collecting.done():
+            self._collecting = asyncio.get_running_loop().create_task(self._collect())
+
+    async def _collect(self) -> None:
+        await asyncio.sleep(COLLECT_DELAY)
+        try:
+            await asyncio.to_thread(self.linux.collect)
+        except OSError as error:
+            log.warning("%s", error)
+
+
+@asynccontextmanager
+async def running(config: Config) -> AsyncIterator[Agent]:
+    """An agent at work: in sync, or healing what it could not do. Raises CannotStart."""
+    async with AsyncExitStack() as stack:
+        _make_state_dir(config)
+        stack.enter_context(_locked(config.lock))
+        agent = Agent(config)
+        stack.callback(agent.close)
+        controller = agent.controller
+        loop = asyncio.create_task(controller.run())
+        stack.push_async_callback(_end, controller, loop)
+        agent.restore()
+        if config.manifests is not None:
+            agent.source = manifests.Source(config.manifests)
+        listed = agent.source.objects() if agent.source is not None else None
+        startup = await controller.submit(Resync(ResyncReason.STARTUP, listed))
+        if startup.error is not None:
+            log.warning("the first resync failed in part, and is tried again: %s", startup.error)
+        if agent.source is not None:
+            watching = asyncio.create_task(agent.source.watch(controller.submit))
+            stack.push_async_callback(_cancel, watching)
+        gc.collect()
+        gc.freeze()
+        try:
+            runner = await admin.serve(config.admin_socket, controller, agent.facts)
+            stack.push_async_callback(runner.cleanup)
+            server = await cni_server.serve(config.cni_socket, config.spool, controller, agent.not_ready)
+            stack.push_async_callback(server.stop, 1.0)
+        except OSError as error:
+            raise CannotStart(str(error)) from error
+        yield agent
+
+
+def run(config: Config) -> None:
+    """Until SIGTERM or SIGINT. Raises CannotStart."""
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True
+    )
+    asyncio.run(_run(config))
+
+
+async def _run(config: Config) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    async with running(config) as agent:
+        log.info("node %s: %s", config.node_name, agent.not_ready() or "ready")
+        notify("READY=1")
+        await stopped.wait()
+        notify("STOPPING=1")
+
+
+def notify(state: str) -> None:
+    """Tells the service manager, where there is one (sd_notify(3))."""
+    where = os.environ.get("NOTIFY_SOCKET", "")
+    if where:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
+            out.connect("\0" + where[1:] if where.startswith("@") else where)
+            out.sendall(state.encode())
+
+
+async def _end(controller: Controller, loop: asyncio.Task[None]) -> None:
+    await controller.submit(Shutdown())
+    await loop
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def _make_state_dir(config: Config) -> None:
+    try:
+        config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotStart(f"{config.state_dir}: {error.strerror}") from error
+
+
+def _locked(path: Path) -> IO[str]:
+    """The lock, open; closing it gives it back. Raises CannotStart where another agent has it."""
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        holder = file.read().strip()
+        file.close()
+        raise CannotStart(f"{path}: another agent (process {holder}) runs on this state directory") from None
+    file.seek(0)
+    file.truncate()
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file

@@ -1,0 +1,40 @@
+"""Fixtures: a network namespace for a node, others for pods, and an agent's parts at work in them."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.kernel.rig import MakeSpace, Rig, Space, entered, spaces
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.geteuid() != 0:
+        for item in items:
+            if item.path.parent.name == "kernel":
+                item.add_marker(pytest.mark.skip(reason="needs root: network namespaces"))
+
+
+@pytest.fixture
+def make_space() -> Iterator[MakeSpace]:
+    """Makes a namespace whose name nobody else has; all are removed at the end."""
+    with spaces() as make:
+        yield make
+
+
+@pytest.fixture
+def node(make_space: MakeSpace) -> Iterator[Space]:
+    """The test's own thread is in the node's namespace until the test ends."""
+    space = make_space("node")
+    with entered(space):
+        yield space
+
+
+@pytest_asyncio.fixture
+async def rig(node: Space, make_space: MakeSpace, tmp_path: Path) -> AsyncIterator[Rig]:
+    """An agent's parts in the node's namespace, not yet started."""
+    rig = Rig(tmp_path, make_space)
+    yield rig
+    await rig.stop()

@@ -1,0 +1,222 @@
+"""A node at work in the test's own process: the agent's parts without its sources, pods that answer, and clients.
+
+Invariants: everything is in namespaces of this test. `dump` is what other tools see of the node: two equal dumps mean
+that nothing was left behind.
+"""
+
+import asyncio
+import itertools
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from podwire.agent import Agent
+from podwire.config import Config
+from podwire.controller.events import AddPod, DeletePod, KubeStateChange, Resync, ResyncReason, Shutdown
+from podwire.controller.transaction import Result
+from podwire.dataplane import netlink
+from podwire.model.addresses import parse_address, parse_prefix
+from podwire.model.objects import (
+    AttachmentKey,
+    BackendPort,
+    BackendSlice,
+    Member,
+    Node,
+    NodeKey,
+    Object,
+    ObjectKey,
+    PodKey,
+    Protocol,
+    Service,
+    ServiceKey,
+    ServicePort,
+    SliceKey,
+)
+
+NODE = NodeKey("one")
+SERVICE_CIDRS = (parse_prefix("10.96.0.0/16"), parse_prefix("fd00:96::/112"))
+NODE_OBJECT = Node((parse_prefix("10.1.1.0/24"), parse_prefix("fd01::/64")))
+TARGET_PORT = 8080
+_NUMBERS = itertools.count()
+
+
+class Space:
+    """A named network namespace."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.path = name, f"/run/netns/{name}"
+
+
+MakeSpace = Callable[[str], Space]
+
+
+@contextmanager
+def spaces() -> Iterator[MakeSpace]:
+    """Makes namespaces whose names nobody else has; all are removed at the end."""
+    made: list[Space] = []
+
+    def make(label: str) -> Space:
+        space = Space(f"pwt{os.getpid()}-{next(_NUMBERS)}-{label}")
+        sh("ip", "netns", "add", space.name)
+        made.append(space)
+        return space
+
+    try:
+        yield make
+    finally:
+        for space in made:
+            if os.path.exists(space.path):
+                sh("ip", "netns", "del", space.name)
+
+
+@contextmanager
+def entered(space: Space) -> Iterator[None]:
+    """This thread in that namespace."""
+    with open(space.path) as there, netlink.inside(there.fileno()):
+        yield
+
+
+def service(
+    name: str, number: int, backends: tuple[str, ...], protocol: Protocol = Protocol.TCP, port: int = 80
+) -> dict[ObjectKey, Object]:
+    """A Service at 10.96.0.NUMBER and fd00:96::NUMBER, and one slice with its backends."""
+    key = ServiceKey("default", name)
+    addresses = (parse_address(f"10.96.0.{number}"), parse_address(f"fd00:96::{number:x}"))
+    members = tuple(Member(parse_address(address)) for address in backends)
+    return {
+        key: Service((ServicePort("p", protocol, port),), addresses),
+        SliceKey("default", f"{name}-1"): BackendSlice(key, (BackendPort("p", protocol, TARGET_PORT),), members),
+    }
+
+
+class Rig:
+    def __init__(self, directory: Path, make_space: MakeSpace) -> None:
+        self.directory, self.make_space = directory, make_space
+        self.pods: dict[str, Space] = {}
+        self.agent: Agent | None = None
+        self._loop: asyncio.Task[None] | None = None
+
+    @property
+    def running(self) -> Agent:
+        assert self.agent is not None
+        return self.agent
+
+    async def start(self, objects: Mapping[ObjectKey, Object] | None = None, mtu: int = 1500) -> Result:
+        """Makes the parts and resyncs, as a new process would."""
+        self.agent = Agent(Config("one", self.directory, service_cidrs=SERVICE_CIDRS, mtu=mtu))
+        self._loop = asyncio.create_task(self.agent.controller.run())
+        self.agent.restore()
+        listed = {NODE: NODE_OBJECT} | dict(objects or {})
+        return await self.agent.controller.submit(Resync(ResyncReason.STARTUP, listed))
+
+    async def stop(self) -> None:
+        """As a killed process: nothing is tidied up."""
+        if self.agent is not None and self._loop is not None:
+            await self.agent.controller.submit(Shutdown())
+            await self._loop
+            self.agent.close()
+            self.agent = self._loop = None
+
+    async def add(self, pod: str, netns: str | None = None, sandbox: str | None = None) -> Result:
+        if netns is None:
+            netns = self.space(pod).path
+        return await self.running.controller.submit(AddPod(self.key(pod, sandbox), PodKey("default", pod), netns))
+
+    async def delete(self, pod: str, sandbox: str | None = None) -> Result:
+        return await self.running.controller.submit(DeletePod(self.key(pod, sandbox)))
+
+    async def change(self, *changes: tuple[ObjectKey, Object | None]) -> Result:
+        return await self.running.controller.submit(KubeStateChange(changes))
+
+    async def resync(self) -> Result:
+        return await self.running.controller.submit(Resync(ResyncReason.ON_DEMAND))
+
+    async def drift(self) -> list[str]:
+        found = await self.running.controller.verify()
+        return sorted(str(key) for keys in found.values() for key in keys)
+
+    def key(self, pod: str, sandbox: str | None = None) -> AttachmentKey:
+        return AttachmentKey(sandbox or f"sandbox-{pod}", "eth0")
+
+    def space(self, pod: str) -> Space:
+        if pod not in self.pods:
+            self.pods[pod] = self.make_space(pod)
+        return self.pods[pod]
+
+    def writes(self) -> dict[str, int]:
+        return {driver.name: driver.writes for driver in self.running.drivers}
+
+    def rows(self) -> int:
+        return int(self.running.store.db.execute("SELECT count(*) FROM attachment").fetchone()[0])
+
+    async def start_with_pods(self, *pods: str, objects: Mapping[ObjectKey, Object] | None = None) -> None:
+        """Pods in this order get .2, .3 … and ::2, ::3 …; all of them answer."""
+        assert (await self.start(objects)).error is None
+        for pod in pods:
+            assert (await self.add(pod)).error is None
+            respond(self.space(pod), pod)
+
+
+def sh(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def dump() -> str:
+    """The node as other tools see it: elements, interfaces, routes, permanent neighbours."""
+    maps = (("map", "svc"), ("map", "eps"), ("set", "refused"), ("set", "hairpin"))
+    parts = [sh("nft", "list", kind, family, "podwire", name) for family in ("ip", "ip6") for kind, name in maps]
+    parts.append(" ".join(line.split(":")[1] for line in sh("ip", "-o", "link").splitlines()))
+    parts += [sh("ip", *what) for what in (("-4", "route"), ("-6", "route"), ("neigh", "show", "nud", "permanent"))]
+    return "\n".join(parts)
+
+
+def in_space(space: Space | None, family: socket.AddressFamily, kind: socket.SocketKind) -> socket.socket:
+    if space is None:
+        return socket.socket(family, kind)
+    with open(space.path) as there, netlink.inside(there.fileno()):
+        return socket.socket(family, kind)
+
+
+def respond(space: Space, name: str, port: int = TARGET_PORT) -> None:
+    """TCP and UDP of both families: answers with the pod's name and the client that it saw."""
+
+    def stream(listener: socket.socket) -> None:
+        while True:
+            connection, client = listener.accept()
+            with connection:
+                connection.sendall(f"{name} {client[0]}".encode())
+
+    def datagram(receiver: socket.socket) -> None:
+        while True:
+            _, client = receiver.recvfrom(100)
+            receiver.sendto(f"{name} {client[0]}".encode(), client)
+
+    for family, anywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+        for kind, serve in ((socket.SOCK_STREAM, stream), (socket.SOCK_DGRAM, datagram)):
+            bound = in_space(space, family, kind)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound.bind((anywhere, port))
+            if kind == socket.SOCK_STREAM:
+                bound.listen(1000)
+            threading.Thread(target=serve, args=(bound,), daemon=True).start()
+
+
+def ask(space: Space | None, to: str, port: int = 80, protocol: Protocol = Protocol.TCP) -> str:
+    """`NAME CLIENT` of who answers, or the name of the error. `space` None: the node itself."""
+    family = socket.AF_INET6 if ":" in to else socket.AF_INET
+    kind = socket.SOCK_DGRAM if protocol is Protocol.UDP else socket.SOCK_STREAM
+    with in_space(space, family, kind) as client:
+        client.settimeout(3)
+        try:
+            client.connect((to, port))
+            if kind == socket.SOCK_DGRAM:
+                client.send(b"?")
+            return client.recv(100).decode()
+        except OSError as error:
+            return type(error).__name__
