@@ -1,5 +1,5 @@
 # The targets say what they need; each one installs it first (scripts/setup), and at once where it is there.
-.PHONY: setup check test demo proto clean root
+.PHONY: setup check test demo proto lock clean root
 
 PYTHON := .venv/bin/python
 
@@ -23,6 +23,10 @@ demo: root setup ## a cluster of network namespaces on this machine
 proto: ## the generated messages, from their .proto files
 	@scripts/setup python
 	cd src && ../$(PYTHON) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. podwire/cni/cni.proto
+
+lock: ## requirements.lock, from pyproject.toml; versions change only where they must
+	@scripts/setup python
+	.venv/bin/uv pip compile --quiet --universal --generate-hashes --no-header --group dev pyproject.toml -o requirements.lock
 
 clean: ## everything that the other targets made in this folder
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
