@@ -1,4 +1,4 @@
-#!/usr/bin/env -S python3 -I -S
+#!/usr/bin/env -S python3 -IS
 """The CNI plugin: hands one call of the runtime to the node's agent, and answers alone where no agent does.
 
 Invariants: nothing is parsed here that the agent can parse. Only what Python has loaded already, and _socket, is
