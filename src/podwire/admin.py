@@ -35,7 +35,7 @@ from podwire.model.objects import ServiceKey
 from podwire.model.snapshot import Snapshot
 
 SLICE = 50
-"""Items between two turns of the event loop: about 5 ms of Services with ten backends."""
+"""Items between two turns of the event loop: about 1 ms of Services with ten backends."""
 MOST_RECORDS = 1000
 GRACE = 1.0
 """Seconds that a stopping server waits for answers under way."""
