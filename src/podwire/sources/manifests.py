@@ -1,0 +1,227 @@
+"""A directory of manifests, looked at and watched.
+
+Invariants: only files that changed are read again. A look depends on what is in the directory now and on the last
+look, never on which events came: an event only says that it is time to look, and without any a look comes every few
+seconds (a network file system has no events, and neither has a link above the directory). What can't be read stays
+as it was. Reading happens in a thread, so that the event loop keeps its turn.
+"""
+
+import asyncio
+import logging
+import os
+import stat
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from watchfiles import awatch
+
+from podwire.controller.events import KubeStateChange
+from podwire.model.objects import Object, ObjectKey
+from podwire.sources.loading import NOTHING, File, Loaded, broken_file, changes, merge, read_file
+
+log = logging.getLogger(__name__)
+
+SUFFIXES = (".yaml", ".yml", ".json")
+TEMPORARY = (".", "#", "~")
+"""How names begin that are not meant: hidden ones, editors' copies, and the `..data` of a mounted ConfigMap."""
+LARGEST = 64 << 20
+"""Bytes of a file."""
+QUIET_MS, LONGEST_MS = 50, 500
+"""Events are gathered until none came for the first, but no longer than the second."""
+LOOK_SECONDS = 5.0
+
+Signature = tuple[int, int, int, int]
+"""Time of change in ns, size, inode, device."""
+
+
+class Held(NamedTuple):
+    """`signature` None: the file couldn't be read, so the next look tries again."""
+
+    signature: Signature | None
+    file: File
+
+
+class Look(NamedTuple):
+    """What was found: files by path, what else is wrong by path, and all of it together."""
+
+    files: Mapping[str, Held]
+    troubles: Mapping[str, str]
+    loaded: Loaded
+
+
+UNSEEN = Look({}, {}, NOTHING)
+
+
+# --- one look ----------------------------------------------------------------------------------
+
+
+def look(directory: str, before: Look = UNSEEN, stirred: frozenset[str] = frozenset()) -> Look:
+    """What the directory holds now. Reads again what looks different, and the files in `stirred` in any case."""
+    troubles: dict[str, str] = {}
+    paths = sorted(_manifests(directory, troubles, set()))
+    files: dict[str, Held] = {}
+    for unread in sorted(troubles):
+        below = {path: held for path, held in before.files.items() if path.startswith(f"{unread}/")}
+        files |= below
+        troubles[unread] += "; its last content stays in force" if below else ""
+    for path in paths:
+        held = _held(path, before.files.get(path), path in stirred)
+        if held is not None:
+            files[path] = held
+    if files == before.files and troubles == before.troubles:
+        return before
+    return Look(files, troubles, merge({path: held.file for path, held in files.items()}, troubles))
+
+
+def _manifests(directory: str, troubles: dict[str, str], entered: set[tuple[int, int]]) -> Iterator[str]:
+    """The paths below, each directory once however many links lead there."""
+    try:
+        status = os.stat(directory)
+        if (status.st_dev, status.st_ino) in entered:
+            return
+        with os.scandir(directory) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+    except OSError as error:
+        if not entered or not isinstance(error, FileNotFoundError):
+            troubles[directory] = f"can't be read: {error.strerror}"
+        return
+    entered.add((status.st_dev, status.st_ino))
+    for entry in entries:
+        if entry.name.startswith(TEMPORARY):
+            continue
+        if os.path.isdir(entry.path):
+            yield from _manifests(entry.path, troubles, entered)
+        elif entry.name.endswith(SUFFIXES):
+            yield entry.path
+
+
+def _held(path: str, last: Held | None, stirred: bool) -> Held | None:
+    """None: the file has gone meanwhile."""
+    known = last.file if last else File()
+    try:
+        status = os.stat(path)
+        if last and _signature(status) == last.signature and not stirred:
+            return last
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
+            wrong = f"{path}: expected a regular file of at most {LARGEST >> 20} MiB"
+            return Held(_signature(status), broken_file(known, wrong))
+        with open(path, "rb") as opened:
+            signature = _signature(os.fstat(opened.fileno()))
+            text = opened.read()
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not os.path.islink(path):
+            return None
+        return Held(None, broken_file(known, f"{path}: can't be read: {error.strerror}"))
+    return Held(signature, read_file(path, text, known))
+
+
+def _signature(status: os.stat_result) -> Signature:
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
+
+
+# --- the source --------------------------------------------------------------------------------
+
+
+class Manifests:
+    """The source of the cluster's objects on a node without an API server: `listing` first, then `run`."""
+
+    def __init__(self, directory: Path, look_seconds: float = LOOK_SECONDS) -> None:
+        self.directory = Path(os.path.abspath(directory))
+        self._look_seconds = look_seconds
+        self._found = UNSEEN
+
+    @property
+    def loaded(self) -> Loaded:
+        """What is in force now, and what is wrong with the files."""
+        return self._found.loaded
+
+    async def listing(self) -> Mapping[ObjectKey, Object]:
+        """All objects, for the first resync; later changes are told against these."""
+        await self._look(frozenset())
+        return self.loaded.objects
+
+    async def run(self, submit: Callable[[KubeStateChange], Awaitable[Any]]) -> None:
+        """Submits what changes, each batch once the last is done. Never returns."""
+        objects = self.loaded.objects
+        async with aclosing(self.watch()) as seen:
+            async for loaded in seen:
+                changed = changes(objects, loaded.objects)
+                objects = loaded.objects
+                if changed:
+                    await submit(KubeStateChange(changed))
+
+    async def watch(self) -> AsyncGenerator[Loaded, None]:
+        """What is loaded, each time that any of it (errors too) has changed."""
+        while True:
+            anchor = _anchor(self.directory)
+            async with aclosing(self._stirs(anchor[0])) as stirs:
+                async for stirred in stirs:
+                    if await self._look(stirred):
+                        yield self.loaded
+                    # A watch ends with its directory, even where another has its name now.
+                    if str(anchor[0]) in stirred or _anchor(self.directory) != anchor:
+                        break
+
+    async def _look(self, stirred: frozenset[str]) -> bool:
+        before = self.loaded
+        self._found = await asyncio.to_thread(look, str(self.directory), self._found, stirred)
+        _tell(before, self.loaded)
+        return self.loaded != before
+
+    async def _stirs(self, anchor: Path) -> AsyncGenerator[frozenset[str], None]:
+        """Nothing once the watch stands, then the paths where something happened; nothing too when it's time to look.
+
+        Above a missing directory only the entries of `anchor` itself are watched, not what is below them.
+        """
+        events = awatch(
+            anchor,
+            watch_filter=None,
+            step=QUIET_MS,
+            debounce=LONGEST_MS,
+            rust_timeout=int(self._look_seconds * 1000),
+            yield_on_timeout=True,
+            recursive=anchor == self.directory,
+            ignore_permission_denied=True,
+        )
+        turn = asyncio.ensure_future(anext(events))
+        try:
+            await asyncio.sleep(0)  # the task's first step sets up the kernel's watch: what comes later is not missed
+            yield frozenset()
+            while True:
+                yield frozenset(path for _, path in await turn)
+                turn = asyncio.ensure_future(anext(events))
+        except FileNotFoundError:
+            return
+        except (OSError, RuntimeError) as error:  # RuntimeError: no inotify instance left
+            log.warning("%s: no file events (%s): a look every %g s instead", anchor, error, self._look_seconds)
+        finally:
+            turn.cancel()
+            await asyncio.gather(turn, return_exceptions=True)
+            await events.aclose()
+        while True:
+            await asyncio.sleep(self._look_seconds)
+            yield frozenset()
+
+
+def _anchor(directory: Path) -> tuple[Path, int, int]:
+    """The directory, or the nearest one above it that exists, with its identity."""
+    for path in (directory, *directory.parents):
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            return path, status.st_dev, status.st_ino
+    raise FileNotFoundError(f"no directory above {directory}")
+
+
+def _tell(before: Loaded, after: Loaded) -> None:
+    """Each error and each ignored kind once, when it comes."""
+    for error in sorted(set(after.errors) - set(before.errors)):
+        log.warning("%s", error)
+    for error in sorted(set(before.errors) - set(after.errors)):
+        log.info("no longer: %s", error)
+    for ignored in sorted(set(after.ignored) - set(before.ignored)):
+        log.info("ignored: %s", ignored)
