@@ -35,6 +35,8 @@ class Invalid(ValueError):
 
 
 def shown(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a number of more than 64 bits"
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 

@@ -1,0 +1,557 @@
+"""What Kubernetes objects mean to the network, and which error each wrong field gives."""
+
+import contextlib
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwire.model.addresses import parse_address, parse_prefix
+from podwire.model.objects import (
+    BackendPort,
+    BackendSlice,
+    Member,
+    Namespace,
+    NamespaceKey,
+    Node,
+    NodeKey,
+    Pod,
+    PodKey,
+    Protocol,
+    Service,
+    ServiceKey,
+    ServicePort,
+    SliceKey,
+)
+from podwire.sources import kubernetes
+from podwire.sources.fields import Invalid
+from podwire.sources.kubernetes import KINDS, key_of, translate
+
+TCP, UDP, SCTP = Protocol.TCP, Protocol.UDP, Protocol.SCTP
+FOUR, OTHER, SIX = parse_address("10.0.0.1"), parse_address("10.0.0.2"), parse_address("fd00::1")
+HTTP = {"name": "http", "port": 80}
+OWNED = {"kubernetes.io/service-name": "web"}
+
+
+def service(spec: Any, **metadata: Any) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", **metadata}, "spec": spec}
+
+
+def slice_(endpoints: Any = None, ports: Any = None, address_type: str = "IPv4", **metadata: Any) -> dict[str, Any]:
+    metadata = {"name": "web-1", "labels": OWNED, **metadata}
+    kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata}
+    return {**kind, "addressType": address_type, "ports": ports, "endpoints": endpoints}
+
+
+def pod(spec: Any, status: Any = None) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec, "status": status}
+
+
+def node(spec: Any = None, status: Any = None, **metadata: Any) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", **metadata}, "spec": spec, "status": status}
+
+
+# --- Service -----------------------------------------------------------------------------------
+
+PORTS = (ServicePort("http", TCP, 80),)
+
+
+@pytest.mark.parametrize(
+    ("spec", "value"),
+    [
+        pytest.param(
+            {"clusterIP": "10.0.0.1", "ports": [{"port": 80}]},
+            Service((ServicePort("", TCP, 80),), (FOUR,)),
+            id="clusterIP alone, a port without name and protocol",
+        ),
+        pytest.param(
+            {"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::1"], "ports": [HTTP]},
+            Service(PORTS, (FOUR, SIX)),
+            id="clusterIPs, the first of which clusterIP repeats",
+        ),
+        pytest.param({"clusterIP": "None", "ports": [HTTP]}, Service(PORTS), id="headless by clusterIP"),
+        pytest.param(
+            {"clusterIPs": ["None"], "externalIPs": ["10.0.0.2"]},
+            Service(()),
+            id="headless: no ports needed, and no external address served",
+        ),
+        pytest.param({"ports": [HTTP]}, Service(PORTS), id="no address yet"),
+        pytest.param({"clusterIP": "", "clusterIPs": None, "ports": [HTTP]}, Service(PORTS), id="empty and null"),
+        pytest.param(
+            {"type": "ExternalName", "externalName": "example.com", "ports": [HTTP], "externalIPs": ["10.0.0.2"]},
+            Service(()),
+            id="ExternalName: nothing is served",
+        ),
+        pytest.param(
+            {
+                "type": "NodePort",
+                "clusterIP": "10.0.0.1",
+                "ports": [
+                    {"name": "dns", "port": 53, "protocol": "UDP", "nodePort": 30053},
+                    {"name": "s", "port": 9, "protocol": "SCTP"},
+                    {"name": "dns-tcp", "port": 53, "protocol": "TCP", "nodePort": 30053},
+                    {"name": "http", "port": 8},
+                ],
+            },
+            Service(
+                (
+                    ServicePort("http", TCP, 8),
+                    ServicePort("dns-tcp", TCP, 53, 30053),
+                    ServicePort("dns", UDP, 53, 30053),
+                    ServicePort("s", SCTP, 9),
+                ),
+                (FOUR,),
+            ),
+            id="ports sorted by protocol and number; one number of two protocols",
+        ),
+        pytest.param(
+            {"clusterIP": "10.0.0.1", "ports": [HTTP], "externalIPs": ["fd00::1", "10.0.0.2", "10.0.0.2"]},
+            Service(PORTS, (FOUR,), (OTHER, SIX)),
+            id="externalIPs sorted, each once",
+        ),
+        pytest.param(
+            {"clusterIP": "::ffff:10.0.0.1", "ports": [HTTP]},
+            Service(PORTS, (FOUR,)),
+            id="an IPv4-mapped address is the IPv4 address",
+        ),
+    ],
+)
+def test_service(spec: Any, value: Service) -> None:
+    assert translate(service(spec)) == (ServiceKey("default", "web"), value, "")
+
+
+def test_service_namespace_and_age() -> None:
+    key, value, _ = translate(service({"ports": [HTTP]}, namespace="a", creationTimestamp="2024-05-01T12:00:00Z"))
+    assert (key, value) == (ServiceKey("a", "web"), Service(PORTS, created="2024-05-01T12:00:00Z"))
+
+
+@pytest.mark.parametrize("label", ["service-proxy-name", "headless"])
+@pytest.mark.parametrize(
+    "make", [lambda labels: service({"ports": [HTTP]}, labels=labels), lambda labels: slice_(labels=labels)]
+)
+def test_what_a_label_keeps_from_proxies_is_ignored(label: str, make: Any) -> None:
+    _, value, ignored = translate(make({**OWNED, f"service.kubernetes.io/{label}": ""}))
+    assert value is None
+    assert label in ignored
+
+
+SERVICE_ERRORS = [
+    ({"ports": [{"port": 0}]}, "spec.ports[0].port", "expected 1 to 65535, not 0"),
+    ({"ports": [HTTP, {"name": "b", "port": 65536}]}, "spec.ports[1].port", "expected 1 to 65535, not 65536"),
+    ({"ports": [{"port": 1 << 80_000}]}, "spec.ports[0].port", "not a number of more than 64 bits"),
+    ({"ports": [{"port": "80"}]}, "spec.ports[0].port", "expected a whole number, not text"),
+    ({"ports": [{"port": True}]}, "spec.ports[0].port", "expected a whole number, not true or false"),
+    ({"ports": [{"name": "a"}]}, "spec.ports[0].port", "missing"),
+    ({"ports": [{**HTTP, "protocol": "tcp"}]}, "spec.ports[0].protocol", "expected TCP, UDP or SCTP, not 'tcp'"),
+    ({"ports": [{"name": "A_b", "port": 1}]}, "spec.ports[0].name", "expected at most 63 of a-z, 0-9 and -"),
+    ({"ports": [HTTP, {"port": 81}]}, "spec.ports[1].name", "missing: each of several ports needs its own"),
+    ({"ports": [HTTP, {"name": "http", "port": 81}]}, "spec.ports[1].name", "http is already that of spec.ports[0]"),
+    ({"ports": [HTTP, {"name": "b", "port": 80}]}, "spec.ports[1].port", "80/TCP is already that of spec.ports[0]"),
+    ({"ports": [{**HTTP, "nodePort": 70000}]}, "spec.ports[0].nodePort", "expected 1 to 65535, not 70000"),
+    ({"ports": [{**HTTP, "nodePort": 30000}]}, "spec.ports[0].nodePort", "expected type NodePort or LoadBalancer"),
+    (
+        {"type": "NodePort", "ports": [{**HTTP, "nodePort": 3}, {"name": "b", "port": 8, "nodePort": 3}]},
+        "spec.ports[1].nodePort",
+        "3/TCP is already that of spec.ports[0]",
+    ),
+    ({"ports": []}, "spec.ports", "expected at least one port"),
+    ({"ports": {}}, "spec.ports", "expected a list, not a mapping"),
+    ({"ports": [None]}, "spec.ports[0]", "expected a mapping, not null"),
+    ({"type": "Cluster", "ports": [HTTP]}, "spec.type", "expected one of ClusterIP, NodePort"),
+    ({"clusterIP": "10.0.0.256", "ports": [HTTP]}, "spec.clusterIP", "expected an IP address, not '10.0.0.256'"),
+    ({"clusterIPs": ["10.0.0.1", "x"], "ports": [HTTP]}, "spec.clusterIPs[1]", "expected an IP address, not 'x'"),
+    ({"clusterIPs": ["10.0.0.1", "10.0.0.2"], "ports": [HTTP]}, "spec.clusterIPs[1]", "at most one of each family"),
+    ({"clusterIPs": ["10.0.0.1", "None"], "ports": [HTTP]}, "spec.clusterIPs[1]", "expected an IP address"),
+    (
+        {"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.2"], "ports": [HTTP]},
+        "spec.clusterIP",
+        "expected the same as spec.clusterIPs[0], '10.0.0.2', not '10.0.0.1'",
+    ),
+    ({"externalIPs": ["10.0.0.1/32"], "ports": [HTTP]}, "spec.externalIPs[0]", "expected an IP address"),
+    ({"externalIPs": ["127.0.0.1"], "ports": [HTTP]}, "spec.externalIPs[0]", "expected no unspecified, loopback"),
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "message"), SERVICE_ERRORS, ids=[f"{e[1]} {e[2][:30]}" for e in SERVICE_ERRORS]
+)
+def test_wrong_service(spec: Any, field: str, message: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        translate(service(spec))
+    assert caught.value.field == field
+    assert message in caught.value.message
+    assert str(caught.value) == f"{caught.value.field}: {caught.value.message}"
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "message"),
+    [
+        pytest.param({"metadata": {}}, "metadata.name", "missing", id="no name"),
+        pytest.param({"metadata": {"name": ""}}, "metadata.name", "expected at most 253", id="empty name"),
+        pytest.param({"metadata": {"name": "A"}}, "metadata.name", "not 'A'", id="capital name"),
+        pytest.param({"metadata": {"name": "a" * 300}}, "metadata.name", "expected at most 253", id="long name"),
+        pytest.param({"metadata": {"name": "a\n"}}, "metadata.name", "expected at most 253", id="a newline in a name"),
+        pytest.param(
+            {"metadata": {"name": "a", "namespace": "a.b"}}, "metadata.namespace", "at most 63", id="namespace"
+        ),
+        pytest.param({"metadata": {"name": "a", "labels": []}}, "metadata.labels", "expected a mapping", id="labels"),
+        pytest.param(
+            {"metadata": {"name": "a", "creationTimestamp": "2024-05-01"}},
+            "metadata.creationTimestamp",
+            "expected the form 2006-01-02T15:04:05Z, not '2024-05-01'",
+            id="time",
+        ),
+        pytest.param({"spec": None}, "spec", "expected a mapping, not null", id="no spec"),
+        pytest.param({"kind": "Deployment"}, "kind", "not 'v1' 'Deployment'", id="unknown kind"),
+        pytest.param({"kind": []}, "kind", "not 'v1' []", id="kind of a wrong type"),
+    ],
+)
+def test_wrong_object(change: dict[str, Any], field: str, message: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        translate({**service({"ports": [HTTP]}), **change})
+    assert caught.value.field == field
+    assert message in caught.value.message
+
+
+# --- EndpointSlice -----------------------------------------------------------------------------
+
+
+def members_of(*endpoints: Any, address_type: str = "IPv4") -> tuple[Member, ...]:
+    _, value, _ = translate(slice_(list(endpoints), address_type=address_type))
+    assert isinstance(value, BackendSlice)
+    return value.members
+
+
+def test_slice() -> None:
+    full = {
+        "addresses": ["10.0.0.1", "10.0.0.9"],
+        "nodeName": "n1",
+        "zone": "z1",
+        "targetRef": {"kind": "Pod", "name": "web-a", "namespace": "a"},
+        "hints": {"forZones": [{"name": "z1"}]},
+    }
+    ports = [{"name": "http", "port": 8080, "protocol": "TCP"}, {"name": "dns", "port": 53, "protocol": "UDP"}]
+    assert translate(slice_([full], ports, namespace="a")) == (
+        SliceKey("a", "web-1"),
+        BackendSlice(
+            ServiceKey("a", "web"),
+            (BackendPort("dns", UDP, 53), BackendPort("http", TCP, 8080)),
+            (Member(FOUR, node="n1", zone="z1", target=PodKey("a", "web-a")),),
+        ),
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ready", "serving", "terminating"),
+    [
+        pytest.param(None, True, True, False, id="none: ready"),
+        pytest.param({}, True, True, False, id="all unknown: ready"),
+        pytest.param({"ready": None, "serving": None, "terminating": None}, True, True, False, id="null: ready"),
+        pytest.param({"ready": False}, False, False, False, id="serving follows ready"),
+        pytest.param({"ready": False, "serving": True, "terminating": True}, False, True, True, id="serves its last"),
+        pytest.param({"serving": False}, True, False, False, id="serving said on its own"),
+    ],
+)
+def test_conditions(conditions: Any, ready: bool, serving: bool, terminating: bool) -> None:
+    (member,) = members_of({"addresses": ["10.0.0.1"], "conditions": conditions})
+    assert (member.ready, member.serving, member.terminating) == (ready, serving, terminating)
+
+
+@pytest.mark.parametrize(
+    ("reference", "target"),
+    [
+        pytest.param({"kind": "Pod", "name": "a"}, PodKey("default", "a"), id="the slice's namespace"),
+        pytest.param({"kind": "Pod"}, None, id="no name"),
+        pytest.param({"kind": "Node", "name": "a"}, None, id="not a pod"),
+        pytest.param(None, None, id="null"),
+    ],
+)
+def test_target(reference: Any, target: PodKey | None) -> None:
+    (member,) = members_of({"addresses": ["10.0.0.1"], "targetRef": reference})
+    assert member.target == target
+
+
+def test_members_are_sorted_and_each_is_there_once() -> None:
+    one, other, same = ({"addresses": [text]} for text in ("10.0.0.1", "10.0.0.2", "10.0.0.1"))
+    elsewhere = {**one, "nodeName": "n2"}
+    assert members_of(other, one, same) == (Member(FOUR), Member(OTHER))
+    assert members_of(elsewhere, other, one, same) == members_of(one, elsewhere, other)
+    assert len(members_of(one, elsewhere)) == 2
+
+
+@pytest.mark.parametrize(
+    ("ports", "value"),
+    [
+        pytest.param(None, (), id="null"),
+        pytest.param([{"port": 80}], (BackendPort("", TCP, 80),), id="without name and protocol"),
+        pytest.param([{"name": "all"}, HTTP], (BackendPort("http", TCP, 80),), id="a port for all ports is left out"),
+        pytest.param(
+            [{"name": "b", "port": 80}, {"name": "a", "port": 80}],
+            (BackendPort("a", TCP, 80), BackendPort("b", TCP, 80)),
+            id="sorted by name; one number under two names",
+        ),
+    ],
+)
+def test_slice_ports(ports: Any, value: tuple[BackendPort, ...]) -> None:
+    _, translated, _ = translate(slice_([], ports))
+    assert isinstance(translated, BackendSlice)
+    assert translated.ports == value
+
+
+@pytest.mark.parametrize(
+    ("thing", "reason"),
+    [
+        pytest.param(slice_(labels=None), "belongs to no Service", id="no labels"),
+        pytest.param(slice_(labels={"a": "b"}), "belongs to no Service", id="no owner"),
+        pytest.param(slice_([{"addresses": ["example.com"]}], address_type="FQDN"), "names", id="FQDN"),
+    ],
+)
+def test_ignored_slices(thing: dict[str, Any], reason: str) -> None:
+    key, value, ignored = translate(thing)
+    assert (key, value) == (SliceKey("default", "web-1"), None)
+    assert reason in ignored
+
+
+@pytest.mark.parametrize(
+    ("thing", "field", "message"),
+    [
+        pytest.param(slice_(address_type="ipv4"), "addressType", "expected IPv4, IPv6 or FQDN", id="address type"),
+        pytest.param(slice_([{"addresses": []}]), "endpoints[0].addresses", "at least one", id="no address"),
+        pytest.param(slice_([{}]), "endpoints[0].addresses", "missing", id="addresses missing"),
+        pytest.param(
+            slice_([{"addresses": ["10.0.0.1"]}, {"addresses": ["fd00::1"]}]),
+            "endpoints[1].addresses[0]",
+            "expected an IPv4 address, not 'fd00::1'",
+            id="IPv6 among IPv4",
+        ),
+        pytest.param(
+            slice_([{"addresses": ["10.0.0.1"]}], address_type="IPv6"),
+            "endpoints[0].addresses[0]",
+            "expected an IPv6 address, not '10.0.0.1'",
+            id="IPv4 among IPv6",
+        ),
+        pytest.param(
+            slice_([{"addresses": ["10.0.0.1", "x"]}]), "endpoints[0].addresses[1]", "IP address", id="a second address"
+        ),
+        pytest.param(slice_([], [{"port": -1}]), "ports[0].port", "expected 1 to 65535", id="port"),
+        pytest.param(slice_([], [HTTP, HTTP]), "ports[1].name", "http is already that of ports[0]", id="name twice"),
+        pytest.param(slice_([], [{"port": 1}, {"port": 2}]), "ports[1].name", "the empty name", id="no name twice"),
+        pytest.param(
+            slice_([{"addresses": ["10.0.0.1"], "conditions": {"ready": "yes"}}]),
+            "endpoints[0].conditions.ready",
+            "expected true or false, not text",
+            id="condition",
+        ),
+    ],
+)
+def test_wrong_slice(thing: dict[str, Any], field: str, message: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        translate(thing)
+    assert caught.value.field == field
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0.0.0.0",
+        "127.9.9.9",
+        "169.254.1.1",
+        "224.0.0.7",
+        "::",
+        "::1",
+        "fe80::1",
+        "febf::1",
+        "ff02::5",
+        "::ffff:127.0.0.1",
+    ],
+)
+def test_no_backend_has_a_special_address(text: str) -> None:
+    with pytest.raises(Invalid, match=r"expected (no unspecified|an IPv6 address)"):
+        translate(slice_([{"addresses": [text]}], address_type="IPv6" if ":" in text else "IPv4"))
+
+
+@pytest.mark.parametrize(
+    "text", ["0.0.0.1", "128.0.0.1", "169.253.1.1", "224.0.1.1", "::2", "fec0::1", "ff05::5", "64:ff9b::1"]
+)
+def test_addresses_next_to_special_ones_serve(text: str) -> None:
+    (member,) = members_of({"addresses": [text]}, address_type="IPv6" if ":" in text else "IPv4")
+    assert member.address == parse_address(text)
+
+
+# --- Pod, Node, Namespace ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "value"),
+    [
+        pytest.param({}, None, Pod(), id="not scheduled"),
+        pytest.param(
+            {"nodeName": "n"},
+            {"podIP": "fd00::1", "podIPs": [{"ip": "fd00::1"}, {"ip": "10.0.0.1"}]},
+            Pod("n", (SIX, FOUR)),
+            id="the primary address stays first",
+        ),
+        pytest.param({"hostNetwork": True}, {"podIP": "10.0.0.1"}, Pod("", (FOUR,), True), id="podIP, host network"),
+        pytest.param(
+            {"nodeName": "n"},
+            {"phase": "Succeeded", "podIP": "10.0.0.1"},
+            Pod("n"),
+            id="the address of a pod that has ended may be another's",
+        ),
+    ],
+)
+def test_pod(spec: Any, status: Any, value: Pod) -> None:
+    assert translate(pod(spec, status)) == (PodKey("default", "p"), value, "")
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "value"),
+    [
+        pytest.param(None, None, Node(), id="nothing known"),
+        pytest.param({"podCIDR": "10.1.0.0/24"}, None, Node((parse_prefix("10.1.0.0/24"),)), id="podCIDR alone"),
+        pytest.param(
+            {"podCIDR": "fd00::/64", "podCIDRs": ["fd00::/64", "10.1.0.0/24"]},
+            None,
+            Node((parse_prefix("fd00::/64"), parse_prefix("10.1.0.0/24"))),
+            id="podCIDRs, the primary family first",
+        ),
+        pytest.param(
+            {},
+            {
+                "addresses": [
+                    {"type": "Hostname", "address": "n.example"},
+                    {"type": "InternalIP", "address": "10.0.0.2"},
+                    {"type": "ExternalIP", "address": "192.0.2.1"},
+                    {"type": "InternalIP", "address": "10.0.0.1"},
+                    {"type": "InternalIP", "address": "10.0.0.2"},
+                ]
+            },
+            Node((), (OTHER, FOUR)),
+            id="InternalIPs in their order, each once",
+        ),
+    ],
+)
+def test_node(spec: Any, status: Any, value: Node) -> None:
+    assert translate(node(spec, status)) == (NodeKey("n"), value, "")
+
+
+def test_labels_are_sorted() -> None:
+    labels = {"b": "2", "a": "1"}
+    _, value, _ = translate(node(labels=labels, namespace="not meant for nodes"))
+    assert value == Node(labels=(("a", "1"), ("b", "2")))
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a", "labels": labels}}
+    assert translate(namespace) == (NamespaceKey("a"), Namespace((("a", "1"), ("b", "2"))), "")
+
+
+@pytest.mark.parametrize(
+    ("thing", "field", "message"),
+    [
+        pytest.param(
+            node({"podCIDR": "10.1.0.1/24"}), "spec.podCIDR", "host bits set: expected 10.1.0.0/24", id="bits"
+        ),
+        pytest.param(node({"podCIDRs": ["10.1.0.0"]}), "spec.podCIDRs[0]", "ADDRESS/LENGTH", id="no length"),
+        pytest.param(
+            node({"podCIDRs": ["10.1.0.0/24", "10.2.0.0/24"]}),
+            "spec.podCIDRs[1]",
+            "at most one of each",
+            id="two of one",
+        ),
+        pytest.param(
+            node({}, {"addresses": [{"type": "InternalIP", "address": "n.example"}]}),
+            "status.addresses[0].address",
+            "expected an IP address, not 'n.example'",
+            id="a name as InternalIP",
+        ),
+        pytest.param(node(labels={"a": 1}), "metadata.labels", "expected text, not a whole number", id="label"),
+        pytest.param(node(labels={1: "a"}), "metadata.labels", "as keys, expected text", id="label's key"),
+        pytest.param(pod({}, {"podIPs": [{"ip": "x"}]}), "status.podIPs[0]", "IP address, not 'x'", id="podIPs"),
+        pytest.param(pod(None), "spec", "expected a mapping, not null", id="pod without spec"),
+    ],
+)
+def test_wrong_pod_or_node(thing: dict[str, Any], field: str, message: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        translate(thing)
+    assert caught.value.field == field
+    assert message in caught.value.message
+
+
+# --- any object --------------------------------------------------------------------------------
+
+EXAMPLES = [
+    service({"clusterIP": "10.0.0.1", "ports": [HTTP], "selector": {"app": "web"}}, uid="x", managedFields=[{"a": 1}]),
+    slice_([{"addresses": ["10.0.0.1"], "nodeName": "n"}], [HTTP]),
+    pod({"nodeName": "n", "containers": []}, {"podIP": "10.0.0.1"}),
+    node({"podCIDR": "10.1.0.0/24"}, {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}),
+    {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}},
+]
+
+
+@pytest.mark.parametrize("thing", EXAMPLES, ids=lambda thing: thing["kind"])
+def test_the_api_s_json_means_the_same_as_the_mapping(thing: dict[str, Any]) -> None:
+    decoded = msgspec.json.decode(json.dumps(thing), type=KINDS[thing["apiVersion"], thing["kind"]])
+    assert translate(decoded) == translate(thing)
+    assert key_of(decoded) == translate(thing).key
+
+
+def test_null_lists_of_the_api_are_empty() -> None:
+    raw = json.dumps(slice_(None, None, namespace="a"))
+    assert '"endpoints": null' in raw
+    _, value, _ = translate(msgspec.json.decode(raw, type=kubernetes.EndpointSlice))
+    assert value == BackendSlice(ServiceKey("a", "web"), (), ())
+
+
+def test_names_that_recur_are_held_once() -> None:
+    raw = json.dumps(slice_([{"addresses": ["10.0.0.1"], "nodeName": "node-with-a-name", "zone": "zone-with-a-name"}]))
+    first, second = (translate(msgspec.json.decode(raw, type=kubernetes.EndpointSlice)).value for _ in range(2))
+    assert isinstance(first, BackendSlice)
+    assert isinstance(second, BackendSlice)
+    assert first.members[0].node is second.members[0].node
+    assert first.members[0].zone is second.members[0].zone
+
+
+MEMBERS = st.fixed_dictionaries(
+    {"addresses": st.sampled_from([["10.0.0.1"], ["10.0.0.2"], ["10.0.0.3"]])},
+    optional={
+        "nodeName": st.sampled_from(["a", "b", None]),
+        "conditions": st.fixed_dictionaries({}, optional={"ready": st.booleans(), "serving": st.booleans()}),
+        "targetRef": st.sampled_from([None, {"kind": "Pod", "name": "a"}, {"kind": "Pod", "name": "b"}]),
+    },
+)
+
+
+@given(st.lists(MEMBERS, max_size=6), st.randoms(use_true_random=False))
+def test_order_and_repetition_mean_nothing_in_a_slice(endpoints: list[Any], chance: Any) -> None:
+    mixed = endpoints + endpoints[:2]
+    chance.shuffle(mixed)
+    assert translate(slice_(mixed)) == translate(slice_(endpoints))
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["10.0.0.1", "None"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def _places(thing: Any) -> list[tuple[Any, Any]]:
+    items = thing.items() if isinstance(thing, dict) else enumerate(thing) if isinstance(thing, list) else ()
+    return [place for key, value in items for place in [(thing, key), *_places(value)]]
+
+
+@given(st.sampled_from(EXAMPLES), st.data())
+def test_whatever_stands_in_a_field_only_invalid_is_raised(example: Any, data: st.DataObject) -> None:
+    thing = json.loads(json.dumps(example))
+    holder, key = data.draw(st.sampled_from(_places(thing)))
+    holder[key] = data.draw(ANYTHING)
+    with contextlib.suppress(Invalid):
+        translate(thing)
