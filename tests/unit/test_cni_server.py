@@ -362,6 +362,11 @@ async def test_a_del_spooled_while_serving_goes_before_the_next_add(served: Serv
     assert list(served.spool.iterdir()) == []
 
 
+async def test_an_add_needs_no_spool(served: Served) -> None:
+    served.spool.rmdir()
+    assert (await served.ask("ADD"))[0] == 0
+
+
 @pytest.mark.parametrize(
     "content",
     [

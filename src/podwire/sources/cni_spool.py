@@ -21,10 +21,12 @@ log = logging.getLogger(__name__)
 
 
 def spooled(directory: Path) -> list[Path]:
-    """Oldest first. Raises OSError where the directory can't be listed."""
-    with os.scandir(directory) as entries:
-        names = sorted(entry.name for entry in entries if entry.name.endswith(".del"))
-    return [directory / name for name in names]
+    """Oldest first. Raises OSError where the directory is there and can't be listed."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:  # the plugin makes it anew
+        return []
+    return [directory / name for name in sorted(names) if name.endswith(".del")]
 
 
 async def replay(directory: Path, delete: Callable[[AttachmentKey], Awaitable[str | None]]) -> None:
