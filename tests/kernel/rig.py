@@ -139,6 +139,12 @@ class Rig:
         found = await self.running.controller.verify()
         return sorted(str(key) for keys in found.values() for key in keys)
 
+    async def history_has(self, event: str) -> None:
+        """Waits until such an event has ended."""
+        controller = self.running.controller
+        while all(record.event != event for record in controller.history):
+            await controller.next_record()
+
     def key(self, pod: str, sandbox: str | None = None) -> AttachmentKey:
         return AttachmentKey(sandbox or f"sandbox-{pod}", "eth0")
 
@@ -162,7 +168,13 @@ class Rig:
 
 
 def sh(*command: str) -> str:
+    """What a program prints. Blocks: the node's own work must not go on in between."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def by_hand(line: str) -> None:
+    """A line of shell, as an administrator types it."""
+    subprocess.run(line, shell=True, check=True)
 
 
 def dump() -> str:

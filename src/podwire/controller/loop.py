@@ -23,7 +23,7 @@ from podwire.controller.events import (
     SandboxGone,
     Shutdown,
 )
-from podwire.controller.history import History
+from podwire.controller.history import History, Record
 from podwire.controller.transaction import Result, Transaction
 from podwire.model.network import LinkKey
 from podwire.model.snapshot import Snapshot
@@ -46,6 +46,7 @@ class Controller:
         self._transaction, self._clock = transaction, clock
         self._requests: deque[tuple[Event, Answer]] = deque()
         self._follow_ups: deque[tuple[Event, Answer]] = deque()
+        self._readers: list[asyncio.Future[Record]] = []
         self._wake = asyncio.Event()
         self._network = asyncio.Lock()
         self._failed: frozenset[str] = frozenset()
@@ -60,6 +61,12 @@ class Controller:
         """What differs from what should be, by driver; touches nothing. Raises OSError where it can't be read."""
         async with self._network:
             return {driver: found for driver, found in self._transaction.drift(self.snapshot).items() if found}
+
+    def next_record(self) -> asyncio.Future[Record]:
+        """The record of the next event that ends."""
+        reader: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
+        self._readers.append(reader)
+        return reader
 
     async def run(self) -> None:
         """Until the Shutdown event."""
@@ -94,6 +101,10 @@ class Controller:
         record = self.history.add(result, self._clock())
         level = logging.WARNING if record.error else logging.DEBUG
         log.log(level, "#%d %s %s", record.number, record.event, record.error or "")
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            if not reader.done():
+                reader.set_result(record)
         self._heal_later(result)
         return result
 

@@ -154,6 +154,9 @@ async def _one_driver(
     changes = difference(mine, actual, driver.place)
     outcomes = await _apply(driver, changes)
     outcomes |= await _retry(driver, mine, scope, outcomes)
+    if any(outcome.again for outcome in outcomes.values()):
+        fresh, actual = True, driver.read(scope)
+        outcomes |= await _apply(driver, difference(mine, actual, driver.place))
     report = outcomes
     if fresh:  # what was read and found right, or found absent, is knowledge too
         absent = (programmed.keys() if scope.keys is None else scope.keys) - actual.keys()

@@ -15,7 +15,7 @@ from podwire.dataplane import netlink
 from podwire.dataplane.linux import render as r
 from podwire.dataplane.linux import sysctl
 from podwire.model.addresses import FAMILIES
-from podwire.model.network import LinkKey, SysctlKey
+from podwire.model.network import Link, LinkKey, SysctlKey
 from podwire.nodes.own import SYSCTLS
 
 GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL, errno.ENXIO}
@@ -30,7 +30,8 @@ class Linux:
         self.writes = 0
         self._node = netlink.Socket(netlink.ROUTE)
         self._collector = netlink.Socket(netlink.ROUTE)
-        self._doomed: set[str] = set()
+        self._doomed: dict[str, str] = {}
+        """By the name of a link that waits for its deletion: the namespace of its other end, "" where unknown."""
         self._when_doomed = doomed
 
     def rank(self, key: Any) -> Any:
@@ -53,7 +54,7 @@ class Linux:
                     found.update(_objects(space, there))
         links = r.links(self._node.dump(r.GETLINK, r.get_links()))
         doomed = {index for index, seen in links.items() if r.is_doomed(seen)}
-        self._note_doomed({r.name_of(links[index]) for index in doomed})
+        self._note_doomed({r.name_of(links[index]): "" for index in doomed})
         living = {index: seen for index, seen in links.items() if index not in doomed}
         found |= r.up("", living)
         found.update(r.link_of(index, seen, ends) for index, seen in living.items() if r.is_ours(seen))
@@ -69,8 +70,8 @@ class Linux:
         rest = [(key, change) for key, change in difference.items() if key not in settings]
         goes = sorted((key for key, change in rest if change.after is None), key=r.rank, reverse=True)
         comes = sorted((key for key, change in rest if change.after is not None), key=r.rank)
-        if any(isinstance(key, LinkKey) and key.name in self._doomed for key in comes):
-            self.collect()  # the name must be free
+        if any(isinstance(key, LinkKey) and self._in_the_way(key, difference[key].after) for key in comes):
+            self.collect()
         # Space by space, the node's first: a link brings its pod's end along.
         spaces: dict[str, list[Any]] = {"": []}
         for key in goes + comes:
@@ -78,7 +79,8 @@ class Linux:
         for space, keys in spaces.items():
             with _opened(space, self._node) as (there, missing):
                 outcomes |= self._send(there, missing, keys, difference)
-        self._note_doomed({key.name for key in goes if isinstance(key, LinkKey) and outcomes[key].error is None})
+        doomed = [key for key in goes if isinstance(key, LinkKey) and outcomes[key].error is None]
+        self._note_doomed({key.name: difference[key].before.space for key in doomed})
         return outcomes
 
     def collect(self) -> None:
@@ -91,16 +93,20 @@ class Linux:
         code = next(iter(errors.values()), 0)
         if code and code not in GONE:
             raise OSError(code, f"links can't be deleted: {os.strerror(code)}")
-        self._doomed -= names
+        self._doomed = {name: space for name, space in self._doomed.items() if name not in names}
 
     def close(self) -> None:
         self._node.close()
         self._collector.close()
 
-    def _note_doomed(self, names: set[str]) -> None:
-        if names:
-            self._doomed |= names
+    def _note_doomed(self, found: dict[str, str]) -> None:
+        if found:
+            self._doomed = found | self._doomed
             self._when_doomed()
+
+    def _in_the_way(self, key: LinkKey, wanted: Link) -> bool:
+        """Whether a doomed link may still hold a name that a new one is to have, on the node or in the pod."""
+        return key.name in self._doomed or not {wanted.space, ""}.isdisjoint(self._doomed.values())
 
     def _set(self, key: SysctlKey, change: Change) -> Outcome:
         if change.after is None:

@@ -1,0 +1,241 @@
+"""Attaching and detaching: what a failed ADD leaves (nothing), what a repeated one changes (nothing)."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+
+from podwire.controller.events import Refusal
+from podwire.model.addresses import parse_prefix
+from podwire.model.objects import Node
+from podwire.pods.wiring import interface_name
+from tests.kernel.rig import NODE, Rig, ask, dump, respond, service, sh
+
+
+@contextmanager
+def _nothing(_: Rig) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _name_taken(rig: Rig) -> Iterator[None]:
+    name = interface_name(rig.key("x"))
+    sh("ip", "link", "add", name, "type", "veth", "peer", "name", "other")
+    yield
+    sh("ip", "link", "del", name)
+
+
+@contextmanager
+def _interface_in_pod(rig: Rig) -> Iterator[None]:
+    sh("ip", "-n", rig.space("x").name, "link", "add", "eth0", "type", "veth", "peer", "name", "far")
+    yield
+    sh("ip", "-n", rig.space("x").name, "link", "del", "eth0")
+
+
+@contextmanager
+def _store_full(rig: Rig) -> Iterator[None]:
+    rig.running.store.db.execute("PRAGMA query_only=1")
+    yield
+    rig.running.store.db.execute("PRAGMA query_only=0")
+
+
+@contextmanager
+def _store_full_at_confirmation(rig: Rig) -> Iterator[None]:
+    """The pending row is written, the confirmed one can't be."""
+    rig.running.store.db.execute(
+        "CREATE TEMP TRIGGER full BEFORE INSERT ON main.attachment WHEN "
+        "(SELECT count(*) FROM main.attachment WHERE sandbox = NEW.sandbox) > 0 "
+        "BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
+    )
+    yield
+    rig.running.store.db.execute("DROP TRIGGER temp.full")
+
+
+@contextmanager
+def _route_taken(_: Rig) -> Iterator[None]:
+    sh("ip", "route", "add", "10.1.1.4/32", "dev", "lo")
+    yield
+    sh("ip", "route", "del", "10.1.1.4/32", "dev", "lo")
+
+
+@contextmanager
+def _table_gone(_: Rig) -> Iterator[None]:
+    """Services can't be programmed: the last driver fails."""
+    saved = sh("nft", "list", "ruleset")
+    sh("nft", "delete", "table", "ip6", "podwire")
+    yield
+    sh("nft", "delete", "table", "ip", "podwire")
+    subprocess.run(["nft", "-f", "-"], input=saved, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "netns", "says"),
+    [
+        pytest.param(_nothing, "/run/netns/nowhere", "nowhere: No such file", id="namespace gone"),
+        pytest.param(_nothing, "/proc/self/ns/uts", "not a network namespace|Invalid argument", id="no namespace"),
+        pytest.param(_name_taken, None, "EEXIST", id="name taken on the node"),
+        pytest.param(_interface_in_pod, None, "EEXIST", id="eth0 exists in the pod"),
+        pytest.param(_store_full, None, "podwire.db", id="store full"),
+        pytest.param(_store_full_at_confirmation, None, "disk is full", id="store full at the confirmation"),
+        pytest.param(_route_taken, None, "EEXIST", id="another's route to the address"),
+        pytest.param(_table_gone, None, "ENOENT", id="nftables table gone"),
+    ],
+)
+async def test_an_add_that_fails_half_way_leaves_nothing(
+    rig: Rig, obstacle: Callable[[Rig], AbstractContextManager[None]], netns: str | None, says: str
+) -> None:
+    await rig.start_with_pods("a", "b", objects=service("web", 10, ("10.1.1.2",)))
+    clean = dump()
+    with obstacle(rig):
+        result = await rig.add("x", netns)
+        assert result.error is not None
+        assert any(word in result.error for word in says.split("|")), result.error
+        assert rig.rows() == 2
+        assert rig.key("x") not in rig.running.controller.snapshot.attachments
+        rig.running.linux.collect()
+    assert dump() == clean
+    assert await rig.drift() == []
+    assert (await rig.add("x")).error is None
+    respond(rig.space("x"), "x")
+    assert ask(rig.pods["x"], "10.96.0.10").startswith("a ")
+    assert (await rig.delete("x")).error is None
+    rig.running.linux.collect()
+    assert dump() == clean
+
+
+async def test_deleting_leaves_nothing_and_can_be_repeated(rig: Rig) -> None:
+    await rig.start()
+    clean = dump()
+    await rig.add("a")
+    for _ in range(2):
+        assert (await rig.delete("a")).error is None
+        rig.running.linux.collect()
+        assert dump() == clean
+        assert rig.rows() == 0
+    assert "eth0" not in sh("ip", "-n", rig.pods["a"].name, "link")
+
+
+async def test_deleting_succeeds_when_the_namespace_has_gone(rig: Rig) -> None:
+    await rig.start()
+    clean = dump()
+    await rig.add("a")
+    sh("ip", "netns", "del", rig.pods["a"].name)
+    assert (await rig.delete("a")).error is None
+    rig.running.linux.collect()
+    assert dump() == clean
+    assert await rig.drift() == []
+
+
+async def test_a_repeated_add_changes_nothing(rig: Rig) -> None:
+    await rig.start()
+    await rig.add("a")
+    before, writes = dump(), rig.writes()
+    result = await rig.add("a")
+    assert result.error is None
+    assert (dump(), rig.writes()) == (before, writes)
+
+
+async def test_a_repeated_add_mends_what_was_lost_with_its_namespace(rig: Rig) -> None:
+    """The path is the same, the namespace is another: what was in the old one died with it."""
+    await rig.start()
+    await rig.add("a")
+    space = rig.pods["a"]
+    held = rig.running.controller.snapshot.attachments[rig.key("a")].addresses
+    sh("ip", "netns", "del", space.name)
+    sh("ip", "netns", "add", space.name)
+    assert (await rig.add("a")).error is None
+    assert rig.running.controller.snapshot.attachments[rig.key("a")].addresses == held
+    respond(space, "a")
+    assert ask(None, "10.1.1.2", 8080).startswith("a ")
+    assert await rig.drift() == []
+
+
+async def test_a_late_del_of_an_old_sandbox_does_not_touch_the_new_one(rig: Rig) -> None:
+    await rig.start()
+    await rig.add("a", sandbox="old")
+    sh("ip", "netns", "del", rig.pods["a"].name)
+    rig.pods.clear()
+    await rig.add("a", sandbox="new")
+    await rig.delete("a", sandbox="old")
+    rig.running.linux.collect()
+    respond(rig.pods["a"], "a")
+    assert ask(None, "10.1.1.3", 8080).startswith("a ")
+    assert await rig.drift() == []
+
+
+async def test_an_address_is_not_given_again_at_once(rig: Rig) -> None:
+    await rig.start()
+    given = []
+    for number in range(4):
+        await rig.add("a", sandbox=f"s{number}")
+        given.append(rig.running.controller.snapshot.attachments[rig.key("a", f"s{number}")].addresses[0][-1])
+        await rig.delete("a", sandbox=f"s{number}")
+        if number == 1:  # nor after a restart
+            await rig.stop()
+            await rig.start()
+    assert given == [2, 3, 4, 5]
+
+
+async def test_exhaustion_names_the_block_and_ends_with_a_release(rig: Rig) -> None:
+    await rig.start({NODE: Node((parse_prefix("10.1.1.0/29"), parse_prefix("fd01::/64")))})
+    for number in range(5):
+        assert (await rig.add(f"p{number}")).error is None
+    result = await rig.add("x")
+    assert result.refusal is Refusal.EXHAUSTED
+    assert result.error == "no address is free in 10.1.1.0/29: all 5 are in use"
+    assert (await rig.delete("p3")).error is None
+    assert (await rig.add("x")).error is None
+
+
+@pytest.mark.parametrize(
+    ("objects", "mtu", "says"),
+    [({NODE: Node()}, 1500, "node one has no spec.podCIDRs yet"), ({}, 0, "the MTU of node one is not known")],
+    ids=["no pod CIDR", "no MTU"],
+)
+async def test_a_node_that_is_not_ready_attaches_nothing(rig: Rig, objects, mtu: int, says: str) -> None:  # type: ignore[no-untyped-def]
+    await rig.start(objects, mtu)
+    result = await rig.add("x")
+    assert result.refusal is Refusal.NOT_READY
+    assert result.error is not None
+    assert result.error.startswith(says)
+    assert rig.running.not_ready() is not None
+    assert rig.rows() == 0
+
+
+@pytest.mark.parametrize("length", [1, 64, 200, 1000], ids=lambda n: f"{n} bytes")
+async def test_names_of_any_length_are_attached(rig: Rig, length: int) -> None:
+    """A sandbox ID longer than an altname, a pod name longer than an alias: what the kernel can't hold is hashed."""
+    await rig.start()
+    result = await rig.add("p" * length if length <= 63 else "p", sandbox="s" * length)
+    assert result.error is None
+    assert await rig.drift() == []
+    await rig.delete("p" * length if length <= 63 else "p", sandbox="s" * length)
+    assert await rig.drift() == []
+
+
+async def test_many_adds_at_once_get_different_addresses(rig: Rig) -> None:
+    await rig.start()
+    spaces = [rig.space(f"p{number}") for number in range(12)]
+    results = await asyncio.gather(*(rig.add(f"p{number}") for number in range(len(spaces))))
+    assert [result.error for result in results] == [None] * len(spaces)
+    held = [a for it in rig.running.controller.snapshot.attachments.values() for a in it.addresses]
+    assert len(held) == len(set(held)) == 2 * len(spaces)
+    assert await rig.drift() == []
+
+
+async def test_links_are_deleted_in_groups_and_after_the_answer(rig: Rig) -> None:
+    await rig.start()
+    for pod in "abc":
+        await rig.add(pod)
+    for pod in "abc":
+        assert (await rig.delete(pod)).error is None
+    assert not sh("ip", "route", "show", "proto", "177", "10.1.1.0/24")
+    await rig.stop()  # what the killed agent had still to delete, the next one finds
+    assert len([name for name in os.listdir("/proc/self/net/dev_snmp6") if name.startswith("pw")]) == 3
+    await rig.start()
+    rig.running.linux.collect()
+    assert not [name for name in os.listdir("/proc/self/net/dev_snmp6") if name.startswith("pw")]
+    assert await rig.drift() == []
