@@ -77,13 +77,15 @@ class PlannedService(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What shall be. `workloads`: how many pods each has; `unused`: a line for each kind that nothing here reads."""
+    """What shall be. `workloads`: the pods of each; `declared`: the replicas that its manifest asks for, where it may
+    be scaled; `unused`: a line for each kind that nothing here reads."""
 
     nodes: int
     pods: Mapping[PodKey, PlannedPod]
     services: Mapping[ServiceKey, PlannedService]
     passed_on: tuple[Fields, ...]
-    workloads: Mapping[ObjectKey, int]
+    workloads: Mapping[ObjectKey, tuple[PodKey, ...]]
+    declared: Mapping[ObjectKey, int]
     unused: tuple[str, ...]
     given: Given
 
@@ -99,18 +101,28 @@ def expand(
     found = _indexed(manifests)
     used = {key: found[key] for key in sorted(found) if key.kind in _VERSIONS}
     places = {node.name: labels_of(node) for node in stations(nodes)}
-    claims, forms, pods, workloads = _read(used, places, scaled or {})
+    read = _read(used, places, scaled or {})
     try:
-        held = allocate(claims, given.held, SERVICE_RANGES)
+        held = allocate(read.claims, given.held, SERVICE_RANGES)
     except NotFree as wrong:
         raise ManifestsError(_line(used[_service_key(wrong.key)], wrong)) from None
     created = {key: given.created.get(key, now) for key in [*used, *(_node_key(name) for name in places)]}
     services = {}
-    for key, form in forms.items():
+    for key, form in read.services.items():
         data, born = used[_service_key(key)].data, created[_service_key(key)]
         services[key] = PlannedService(form, complete(data, form, key, held, born))
     passed_on = tuple(used[key].data for key in used if key.kind in _PASSED_ON)
-    return Plan(nodes, pods, services, passed_on, workloads, _unused(found), Given(held, created))
+    declared = {key: replicas_of(used[key].data) for key in read.workloads}
+    return Plan(
+        nodes=nodes,
+        pods=read.pods,
+        services=services,
+        passed_on=passed_on,
+        workloads=read.workloads,
+        declared={key: count for key, count in declared.items() if count is not None},
+        unused=_unused(found),
+        given=Given(held, created),
+    )
 
 
 def _indexed(manifests: Iterable[Manifest]) -> dict[ObjectKey, Manifest]:
@@ -127,32 +139,36 @@ def _indexed(manifests: Iterable[Manifest]) -> dict[ObjectKey, Manifest]:
     return found
 
 
+class _Read(NamedTuple):
+    claims: dict[ServiceKey, Claim]
+    services: dict[ServiceKey, Service]
+    pods: dict[PodKey, PlannedPod]
+    workloads: dict[ObjectKey, tuple[PodKey, ...]]
+
+
 def _read(
-    used: Mapping[ObjectKey, Manifest], places: Mapping[str, Fields], scaled: Mapping[ObjectKey, Scaled]
-) -> tuple[dict[ServiceKey, Claim], dict[ServiceKey, Service], dict[PodKey, PlannedPod], dict[ObjectKey, int]]:
+    used: Mapping[ObjectKey, Manifest], places: Mapping[str, Mapping[str, str]], scaled: Mapping[ObjectKey, Scaled]
+) -> _Read:
     mistakes: list[str] = []
-    claims: dict[ServiceKey, Claim] = {}
-    services: dict[ServiceKey, Service] = {}
-    pods: dict[PodKey, PlannedPod] = {}
-    workloads: dict[ObjectKey, int] = {}
+    found = _Read({}, {}, {}, {})
     for key, manifest in used.items():
         with _noting(mistakes, manifest):
             if key.kind == "Service":
                 own = ServiceKey(key.namespace, key.name)
                 service = read_service(manifest.data)
-                claims[own] = claim_of(own, service.spec, SERVICE_RANGES)
-                services[own] = service
+                found.claims[own] = claim_of(own, service.spec, SERVICE_RANGES)
+                found.services[own] = service
             elif key.kind in _PASSED_ON:
                 translate(dict(manifest.data))
             else:
                 made = {pod.key: pod for pod in pods_of(manifest.data, places, _scaled(manifest.data, scaled.get(key)))}
-                for twice in made.keys() & pods.keys():
+                for twice in made.keys() & found.pods.keys():
                     raise Invalid("metadata.name", f"makes {twice}, which another workload makes too")
-                pods |= made
-                workloads[key] = len(made)
+                found.pods.update(made)
+                found.workloads[key] = tuple(made)
     if mistakes:
         raise ManifestsError("\n".join(mistakes))
-    return claims, services, pods, workloads
+    return found
 
 
 @contextmanager

@@ -1,0 +1,230 @@
+"""The commands `podwire lab …`.
+
+Invariants: a command answers when what it says is so: packets flow, or nothing is left. Tables are for people,
+`-o json` is for programs. Exit codes: 0 as asked; 1 not, with one line that says why.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from podwire.cli.client import REFUSED, Failed
+from podwire.cli.target import Output
+from podwire.lab.layout import ROOT, load
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from podwire.lab.control import LabView, Reply, Requests
+    from podwire.lab.layout import Lab
+
+app = App(
+    name="lab",
+    help="A cluster of network namespaces on this machine, from untouched Kubernetes manifests.",
+    help_format="plaintext",
+)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Which:
+    """
+    Parameters
+    ----------
+    name
+        The lab's name: lower-case letters and digits.
+    run_dir
+        Where labs keep their directories.
+    """
+
+    name: Annotated[str, Parameter(env_var="PODWIRE_LAB")] = "lab"
+    run_dir: Annotated[Path, Parameter(env_var="PODWIRE_LAB_DIR")] = ROOT
+
+
+_LAB = Which()
+
+
+@app.command
+def up(directory: Path, /, *, nodes: int = 1, which: Which = _LAB) -> int:
+    """Start a cluster from a directory of manifests, and follow their changes until `down`.
+
+    Parameters
+    ----------
+    directory
+        Kubernetes manifests, as for `kubectl apply`.
+    nodes
+        How many nodes: 1 to 200.
+    """
+    from podwire.lab import lifecycle
+
+    lab = lifecycle.up(which.run_dir, which.name, directory, nodes, print)
+    seen = _view(lab)
+    print(f"lab {lab.name} is up: `podwire lab status`, `podwire lab exec POD -- COMMAND`, `podwire lab down`")
+    return 1 if seen.problems or any(pod.problem for pod in seen.pods) else 0
+
+
+@app.command
+def down(*, which: Which = _LAB) -> int:
+    """End a lab: its processes, namespaces and files."""
+    from podwire.lab import lifecycle
+
+    found = lifecycle.down(which.run_dir, which.name)
+    print(f"lab {which.name} is gone" if found else f"there is no lab {which.name}: nothing to do")
+    return 0
+
+
+@app.command
+def status(*, which: Which = _LAB, output: Output = "table") -> int:
+    """Nodes, pods and Services, and what is wrong."""
+    seen = _view(_loaded(which))
+    if output == "json":
+        import msgspec
+
+        sys.stdout.buffer.write(msgspec.json.encode(seen) + b"\n")
+        return 0
+    from podwire.lab.tables import lab
+
+    _show(lab(seen))
+    return 0
+
+
+@app.command(name="exec")
+def execute(place: str, /, *command: Annotated[str, Parameter(allow_leading_hyphen=True)], which: Which = _LAB) -> int:
+    """Run a program of this machine in the network of a pod, node or client.
+
+    Parameters
+    ----------
+    place
+        A pod's NAME or NAMESPACE/NAME, or the beginning of one that no other pod shares; a node or client by its name.
+    command
+        The program and its arguments, after `--`.
+    """
+    from podwire.lab.places import find
+
+    if not command:
+        raise Failed("expected a command after --, such as: podwire lab exec POD -- ip address", REFUSED)
+    space = find(_view(_loaded(which)), place)
+    sys.stdout.flush()
+    os.execvp("ip", ["ip", "netns", "exec", space, *command])  # noqa: S606  what was asked for
+
+
+@app.command
+def scale(workload: str, replicas: int, /, *, namespace: str = "default", which: Which = _LAB) -> int:
+    """Give a workload another number of pods, until its manifest names another one.
+
+    Parameters
+    ----------
+    workload
+        NAME or KIND/NAME, such as deployment/frontend.
+    namespace
+        Of the workload.
+    """
+    from podwire.lab.control import Scale
+    from podwire.lab.places import find_workload
+
+    lab = _loaded(which)
+    name = find_workload(_view(lab), workload, namespace)
+    return _ask(lab, Scale(name, replicas), f"{name} has {replicas} pods")
+
+
+@app.command
+def sync(*, which: Which = _LAB) -> int:
+    """Read the manifests now, and answer once the network is as they say."""
+    from podwire.lab.control import Sync
+
+    return _ask(_loaded(which), Sync(), "in sync")
+
+
+@app.command(name="kill-node")
+def kill_node(node: str, /, *, agent: bool = False, which: Which = _LAB) -> int:
+    """Cut a node off: its agent by SIGKILL, its cable, and its pods as backends.
+
+    Parameters
+    ----------
+    agent
+        Only the agent: the node's network stays as it is.
+    """
+    from podwire.lab.control import KillAgent, KillNode
+
+    return _ask(_loaded(which), KillAgent(node) if agent else KillNode(node), f"{node}: killed")
+
+
+@app.command(name="start-node")
+def start_node(node: str, /, *, agent: bool = False, which: Which = _LAB) -> int:
+    """Bring back a node that was killed.
+
+    Parameters
+    ----------
+    agent
+        Only the agent.
+    """
+    from podwire.lab.control import StartAgent, StartNode
+
+    return _ask(_loaded(which), StartAgent(node) if agent else StartNode(node), f"{node}: ready")
+
+
+@app.command
+def client(name: str = "", /, *, which: Which = _LAB) -> int:
+    """Add a machine beside the cluster, on the fabric and with a route to nodes and pods.
+
+    Parameters
+    ----------
+    name
+        Else client1, client2, and so on.
+    """
+    from podwire.lab.control import MakeClient
+
+    made = _asked(_loaded(which), MakeClient(name)).name
+    print(f"{made} is on the fabric: podwire lab exec {made} -- COMMAND")
+    return 0
+
+
+@app.command
+def demo(directory: Path, /, *, which: Which = Which(name="demo")) -> int:
+    """Start a lab, reach every Service in every way, kill the agent under traffic, and clean up.
+
+    Parameters
+    ----------
+    directory
+        Kubernetes manifests, such as examples/guestbook.
+    """
+    from podwire.lab.demo import run
+
+    return run(which.run_dir, which.name, directory)
+
+
+def _loaded(which: Which) -> "Lab":
+    return load(which.run_dir, which.name)
+
+
+def _view(lab: "Lab") -> "LabView":
+    from podwire.lab.control import view
+
+    return view(lab)
+
+
+def _ask(lab: "Lab", request: "Requests", done: str) -> int:
+    seen = _asked(lab, request).lab
+    assert seen is not None
+    for line in (*seen.problems, *(f"pod/{it.namespace}/{it.name}: {it.problem}" for it in seen.pods if it.problem)):
+        print(line)
+    print(done)
+    return 0
+
+
+def _asked(lab: "Lab", request: "Requests") -> "Reply":
+    from podwire.lab.control import ask
+
+    return ask(lab, request)
+
+
+def _show(what: "RenderableType") -> None:
+    """On a terminal in its width; elsewhere nothing is cut, so that programs see whole lines."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 1000
+    Console(width=width, markup=False, highlight=False, soft_wrap=width is not None).print(what)

@@ -1,0 +1,162 @@
+"""What a lab's commands and its supervisor say to each other: a line of JSON each way, on a unix socket.
+
+Invariants: a reply comes when what was asked for is done: packets flow. An error is one line for the user.
+"""
+
+import socket
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from podwire.lab.layout import Lab, LabError
+
+
+class Request(Struct, frozen=True, tag=True):
+    pass
+
+
+class Status(Request, frozen=True):
+    pass
+
+
+class Sync(Request, frozen=True):
+    """Read the manifests again, now."""
+
+
+class Scale(Request, frozen=True):
+    """`workload`: KIND/NAMESPACE/NAME."""
+
+    workload: str
+    replicas: int
+
+
+class KillAgent(Request, frozen=True):
+    """SIGKILL; the node's network stays as it is."""
+
+    node: str
+
+
+class StartAgent(Request, frozen=True):
+    node: str
+
+
+class KillNode(Request, frozen=True):
+    """The agent by SIGKILL, and the node's cable pulled."""
+
+    node: str
+
+
+class StartNode(Request, frozen=True):
+    node: str
+
+
+class MakeClient(Request, frozen=True):
+    """A namespace on the fabric that is not of the cluster. `name` "": the next number."""
+
+    name: str = ""
+
+
+Requests = Status | Sync | Scale | KillAgent | StartAgent | KillNode | StartNode | MakeClient
+
+
+class NodeView(Struct, frozen=True):
+    """`agent`: how it is, in words; `pid` None where it doesn't run. `space`: the namespace's name."""
+
+    name: str
+    on: bool
+    agent: str
+    pid: int | None
+    addresses: tuple[str, ...]
+    pod_cidrs: tuple[str, ...]
+    space: str
+    pods: int
+    admin_socket: str
+
+
+class PodView(Struct, frozen=True):
+    """`problem` "": it runs. `ports` as `80/TCP`. `space`: the namespace's name."""
+
+    namespace: str
+    name: str
+    node: str
+    addresses: tuple[str, ...]
+    ports: tuple[str, ...]
+    space: str
+    problem: str = ""
+
+
+class ServiceView(Struct, frozen=True):
+    """`ports` as `80/TCP`, `80:30123/TCP` with a node port; `backends`: pods, as namespace/name, that serve it."""
+
+    namespace: str
+    name: str
+    type: str
+    cluster_ips: tuple[str, ...]
+    ports: tuple[str, ...]
+    backends: tuple[str, ...]
+
+
+class WorkloadView(Struct, frozen=True):
+    name: str
+    pods: int
+    running: int
+
+
+class ClientView(Struct, frozen=True):
+    name: str
+    addresses: tuple[str, ...]
+    space: str
+
+
+class LabView(Struct, frozen=True):
+    """`error`: what is wrong with the manifests as they are now; the lab stays as they were before."""
+
+    name: str
+    manifests: str
+    nodes: tuple[NodeView, ...]
+    services: tuple[ServiceView, ...]
+    workloads: tuple[WorkloadView, ...]
+    pods: tuple[PodView, ...]
+    clients: tuple[ClientView, ...]
+    unused: tuple[str, ...]
+    error: str
+    problems: tuple[str, ...]
+
+
+class Reply(Struct, frozen=True):
+    """`error` "": done."""
+
+    error: str = ""
+    lab: LabView | None = None
+    name: str = ""
+
+
+def ask(lab: Lab, request: Requests) -> Reply:
+    """Waits for as long as it takes. Raises LabError for an error too."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(str(lab.control))
+            connection.sendall(msgspec.json.encode(request) + b"\n")
+            with connection.makefile("rb") as answers:
+                answer = answers.readline()
+        except OSError:
+            answer = b""
+    if not answer.endswith(b"\n"):
+        raise LabError(f"lab {lab.name} does not answer: its supervisor has ended (see {lab.log}), `down` clears it")
+    reply = msgspec.json.decode(answer, type=Reply)
+    if reply.error:
+        raise LabError(reply.error)
+    return reply
+
+
+def view(lab: Lab, request: Requests | None = None) -> LabView:
+    """The lab as it is, after what is asked. Raises LabError."""
+    found = ask(lab, request or Status()).lab
+    assert found is not None
+    return found
+
+
+def decode(line: bytes) -> Any:
+    """Raises msgspec.DecodeError."""
+    return msgspec.json.decode(line, type=Requests)

@@ -1,0 +1,135 @@
+"""A lab on disk: one directory that holds all of it but its namespaces.
+
+Invariants: the directory is made before anything else of a lab and removed after everything else, so while it is there
+`down` has something to do, and where it is not nothing is left.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from podwire.cli.client import REFUSED, Failed
+from podwire.config import ADMIN_SOCKET, CNI_SOCKET
+from podwire.lab.topology import Station, stations
+
+ROOT = Path("/run/podwire-lab")
+
+
+class LabError(Failed):
+    """What a command of the lab can't do; one line says why, and what to do."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, REFUSED)
+
+
+class NodePaths(Struct, frozen=True):
+    home: Path
+
+    @property
+    def config(self) -> Path:
+        return self.home / "podwire.toml"
+
+    @property
+    def bin(self) -> Path:
+        """As a node's /opt/cni/bin."""
+        return self.home / "bin"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "agent.log"
+
+    @property
+    def notify(self) -> Path:
+        return self.home / "notify.sock"
+
+    @property
+    def state(self) -> Path:
+        """The agent's own state directory."""
+        return self.home / "state"
+
+    @property
+    def cni_socket(self) -> Path:
+        return self.state / CNI_SOCKET
+
+    @property
+    def admin_socket(self) -> Path:
+        return self.state / ADMIN_SOCKET
+
+    @property
+    def spool(self) -> Path:
+        return self.state / "spool"
+
+
+class Lab(Struct, frozen=True):
+    """`manifests`: the user's directory; `nodes`: how many."""
+
+    name: str
+    home: Path
+    manifests: Path
+    nodes: int
+
+    @property
+    def processes(self) -> Path:
+        """A line for each process that was started."""
+        return processes_of(self.home)
+
+    @property
+    def control(self) -> Path:
+        return self.home / "lab.sock"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "lab.log"
+
+    @property
+    def cluster(self) -> Path:
+        """The complete objects, which all agents watch."""
+        return self.home / "cluster"
+
+    @property
+    def staging(self) -> Path:
+        """Where an object is written before it gets its name: on the same disk, and watched by nobody."""
+        return self.home / "staging"
+
+    @property
+    def stations(self) -> tuple[Station, ...]:
+        return stations(self.nodes)
+
+    def node(self, name: str) -> NodePaths:
+        return NodePaths(self.home / "nodes" / name)
+
+
+def processes_of(home: Path) -> Path:
+    return home / "processes"
+
+
+def create(lab: Lab) -> None:
+    """Raises LabError where there is such a lab already."""
+    lab.home.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        lab.home.mkdir(mode=0o755)
+    except FileExistsError:
+        raise LabError(f"lab {lab.name} exists ({lab.home}): `podwire lab down --name {lab.name}` ends it") from None
+    for directory in (lab.cluster, lab.staging):
+        directory.mkdir()
+    for station in lab.stations:
+        lab.node(station.name).home.mkdir(parents=True)
+    (lab.home / "lab.json").write_bytes(msgspec.json.encode(lab))
+
+
+def load(root: Path, name: str) -> Lab:
+    """Raises LabError where there is none."""
+    try:
+        return msgspec.json.decode((root / name / "lab.json").read_bytes(), type=Lab)
+    except FileNotFoundError:
+        known = ", ".join(names(root))
+        raise LabError(f"there is no lab {name}" + (f"; there is {known}" if known else "")) from None
+    except msgspec.DecodeError:
+        raise LabError(f"lab {name} was never finished: `podwire lab down --name {name}` removes it") from None
+
+
+def names(root: Path) -> Iterator[str]:
+    if root.is_dir():
+        yield from sorted(entry.name for entry in root.iterdir() if entry.is_dir())

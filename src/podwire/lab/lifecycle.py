@@ -1,0 +1,109 @@
+"""A lab's beginning and end.
+
+Invariants: what can be known to be wrong is said before anything is made. An `up` that fails leaves nothing. `down`
+needs nothing but the lab's name: it ends what was written down, then what still runs in the lab's namespaces, removes
+those, and last the directory; a second one finds nothing to do.
+"""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from podwire.lab import layout, process, spaces
+from podwire.lab.daemon import Progress
+from podwire.lab.expand import ManifestsError, expand
+from podwire.lab.layout import Lab, LabError
+from podwire.lab.topology import MOST_NODES
+from podwire.lab.userfiles import read_directory
+
+
+def check_root() -> None:
+    """Raises LabError."""
+    if os.geteuid() != 0:
+        raise LabError("the lab makes network namespaces, which takes root: run it with sudo")
+    if shutil.which("ip") is None:
+        raise LabError("the lab needs the program `ip` (package iproute2)")
+
+
+def check_name(name: str) -> None:
+    """Raises LabError."""
+    if not spaces.LAB_NAME.fullmatch(name):
+        raise LabError(f"{name!r}: expected a lab's name of at most 15 lower-case letters and digits, a letter first")
+
+
+def up(root: Path, name: str, manifests: Path, nodes: int, say: Callable[[str], None]) -> Lab:
+    """Answers once packets flow. Raises LabError; then nothing is left of it."""
+    check_root()
+    check_name(name)
+    if not 1 <= nodes <= MOST_NODES:
+        raise LabError(f"expected from 1 to {MOST_NODES} nodes, not {nodes}")
+    lab = Lab(name, root / name, manifests.resolve(), nodes)
+    try:
+        expand(read_directory(lab.manifests), nodes)
+    except ManifestsError as error:
+        raise LabError(str(error)) from None
+    layout.create(lab)
+    try:
+        _run(lab, say)
+    except BaseException:
+        down(root, name)
+        raise
+    return lab
+
+
+def _run(lab: Lab, say: Callable[[str], None]) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as lines, lab.log.open("ab") as log:
+        try:
+            subprocess.run(
+                [sys.executable, "-m", "podwire.lab.daemon", str(lab.home.parent), lab.name, str(writing)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[writing],
+                check=True,
+            )
+        except subprocess.CalledProcessError as error:
+            raise LabError(f"the lab's process does not start (status {error.returncode}): {_last(lab)}") from None
+        finally:
+            os.close(writing)
+        for line in lines:
+            progress = msgspec.json.decode(line, type=Progress)
+            if progress.ready:
+                return
+            if progress.failed:
+                raise LabError(progress.failed)
+            say(progress.text)
+    raise LabError(f"the lab's process has ended: {_last(lab)}")
+
+
+def _last(lab: Lab) -> str:
+    lines = lab.log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+def down(root: Path, name: str) -> bool:
+    """Whether there was anything. Raises LabError where something can't be removed."""
+    check_root()
+    check_name(name)
+    home, found = root / name, spaces.spaces_of(name)
+    if not home.is_dir() and not found:
+        return False
+    started = process.recorded(layout.processes_of(home))
+    # The supervisor first, so that it takes no end for news; then whoever else is still there.
+    process.end(it for it in started if it.role == "supervisor")
+    process.end(it for it in process.recorded(layout.processes_of(home)) if it.role != "supervisor")
+    process.end(spaces.processes_in(found))
+    try:
+        asyncio.run(spaces.remove(spaces.spaces_of(name)))
+        if home.is_dir():
+            shutil.rmtree(home)
+    except (process.ProgramError, OSError) as error:
+        raise LabError(f"lab {name} is not all gone: {error}") from None
+    return True

@@ -1,0 +1,94 @@
+"""A lab's state for those who ask. Pure.
+
+Invariants: everything is sorted, and in the words that a user types.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from podwire.lab import control
+from podwire.lab.expand import Plan, PlannedService
+from podwire.lab.kubelet import LivePod
+from podwire.lab.layout import Lab
+from podwire.lab.machines import Machines
+from podwire.lab.slices import selected_by
+from podwire.lab.spaces import pod_space, station_space
+from podwire.lab.workloads import PlannedPod
+from podwire.model.addresses import show_address
+from podwire.model.objects import PodKey
+
+
+def report(
+    lab: Lab,
+    plan: Plan,
+    pods: Mapping[PodKey, LivePod],
+    troubles: Mapping[PodKey, str],
+    machines: Machines,
+    error: str,
+    unsettled: Iterable[str],
+) -> control.LabView:
+    return control.LabView(
+        name=lab.name,
+        manifests=str(lab.manifests),
+        nodes=tuple(_node(lab, name, machines, pods) for name in machines.nodes),
+        services=tuple(_service(it, plan, pods) for _, it in sorted(plan.services.items(), key=lambda i: str(i[0]))),
+        workloads=tuple(
+            control.WorkloadView(str(key), len(keys), sum(one in pods for one in keys))
+            for key, keys in sorted(plan.workloads.items())
+        ),
+        pods=tuple(
+            _pod(lab, pod, pods.get(key), troubles.get(key, ""))
+            for key, pod in sorted(plan.pods.items(), key=lambda item: str(item[0]))
+        ),
+        clients=tuple(
+            control.ClientView(name, tuple(map(show_address, it.addresses)), station_space(lab.name, name))
+            for name, it in sorted(machines.clients.items())
+        ),
+        unused=plan.unused,
+        error=error,
+        problems=tuple(unsettled),
+    )
+
+
+def _node(lab: Lab, name: str, machines: Machines, pods: Mapping[PodKey, LivePod]) -> control.NodeView:
+    station = machines.nodes[name]
+    return control.NodeView(
+        name=name,
+        on=name not in machines.off,
+        agent=machines.agent_in_words(name),
+        pid=machines.pid(name),
+        addresses=tuple(map(show_address, station.addresses)),
+        pod_cidrs=tuple(map(str, station.pod_blocks)),
+        space=station_space(lab.name, name),
+        pods=sum(live.pod.node == name for live in pods.values()),
+        admin_socket=str(lab.node(name).admin_socket),
+    )
+
+
+def _pod(lab: Lab, pod: PlannedPod, live: LivePod | None, trouble: str) -> control.PodView:
+    space = station_space(lab.name, pod.node) if pod.host_network else pod_space(lab.name, pod.key)
+    return control.PodView(
+        namespace=pod.key.namespace,
+        name=pod.key.name,
+        node=pod.node,
+        addresses=tuple(map(show_address, live.addresses)) if live else (),
+        ports=tuple(f"{number}/{protocol.name}" for protocol, number in sorted(live.listeners.ports)) if live else (),
+        space=space,
+        problem=trouble or ("" if live else "not begun"),
+    )
+
+
+def _service(service: PlannedService, plan: Plan, pods: Mapping[PodKey, LivePod]) -> control.ServiceView:
+    spec, metadata = service.object["spec"], service.object["metadata"]
+    ports = []
+    for port in spec.get("ports") or ():
+        outside = f":{port['nodePort']}" if port.get("nodePort") else ""
+        ports.append(f"{port['port']}{outside}/{port['protocol']}")
+    serving = (key for key, pod in plan.pods.items() if key in pods and selected_by(service.form, pod))
+    return control.ServiceView(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        type=spec["type"],
+        cluster_ips=tuple(spec.get("clusterIPs") or ()),
+        ports=tuple(ports),
+        backends=tuple(sorted(f"{key.namespace}/{key.name}" for key in serving)),
+    )

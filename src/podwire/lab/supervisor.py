@@ -1,0 +1,197 @@
+"""A lab at work: API server, controllers and kubelets of one cluster, as one object.
+
+Invariants: whatever happens ends in `_converge`, which makes pods and published objects what the last right manifests
+say; one at a time. A pod leaves only after the agents have heard of it. What dies is reported and stays dead.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime
+
+from podwire.lab import control, kubelet
+from podwire.lab.attach import AttachError
+from podwire.lab.expand import ManifestsError, ObjectKey, Plan, Scaled, expand, objects
+from podwire.lab.layout import Lab, LabError
+from podwire.lab.machines import Machines
+from podwire.lab.process import ProgramError
+from podwire.lab.publish import Published, publish
+from podwire.lab.report import report
+from podwire.lab.settle import await_settled
+from podwire.lab.slices import RunningPod, listens_on
+from podwire.lab.userfiles import read_directory
+from podwire.lab.workloads import PlannedPod
+from podwire.model.objects import PodKey
+
+_AT_ONCE = 8
+"""Pods begun or ended at the same time."""
+
+
+class Supervisor:
+    def __init__(self, lab: Lab, say: Callable[[str], None]) -> None:
+        self.lab, self._say = lab, say
+        self.machines = Machines(lab, say)
+        self.pods: dict[PodKey, kubelet.LivePod] = {}
+        self.troubles: dict[PodKey, str] = {}
+        """Why a pod doesn't run as it should."""
+        self.unsettled: list[str] = []
+        self.error = ""
+        """What is wrong with the manifests now; the plan is of when they were right."""
+        self._plan = expand([], lab.nodes)
+        self._scaled: dict[ObjectKey, Scaled] = {}
+        self._published: Published = {}
+        self._turn = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Answers once all pods run that can. Raises ManifestsError, ProgramError or OSError."""
+        async with self._turn:
+            self._plan = await self._read()
+            for line in self._plan.unused:
+                self._say(f"not used here: {line}")
+            self._say(f"{self.lab.nodes} nodes on a fabric of their own")
+            await self.machines.set_up()
+            await self._publish(frozenset())
+            await asyncio.gather(*map(self.machines.start_agent, self.machines.nodes))
+            await self._converge()
+
+    async def reread(self) -> None:
+        """Wrong manifests change nothing but `error`."""
+        async with self._turn:
+            try:
+                plan = await self._read()
+            except ManifestsError as error:
+                if str(error) != self.error:
+                    self._say(f"the manifests are wrong, and stay as they were:\n{error}")
+                self.error = str(error)
+                return
+            self.error = ""
+            if plan != self._plan:
+                for line in sorted(set(plan.unused) - set(self._plan.unused)):
+                    self._say(f"not used here: {line}")
+                self._plan = plan
+                await self._converge()
+
+    async def answer(self, request: control.Requests) -> control.Reply:
+        try:
+            name = await self._do(request)
+        except (LabError, ProgramError, OSError) as error:
+            return control.Reply(error=str(error))
+        return control.Reply(lab=self.view(), name=name)
+
+    def view(self) -> control.LabView:
+        troubles = dict(self.troubles)
+        return report(self.lab, self._plan, self.pods, troubles, self.machines, self.error, self.unsettled)
+
+    async def _do(self, request: control.Requests) -> str:
+        """The name of what was made. Raises LabError, ProgramError or OSError."""
+        match request:
+            case control.Status():
+                return ""
+            case control.Sync():
+                await self.reread()
+                if self.error:
+                    raise LabError(self.error)
+                return ""
+        async with self._turn:
+            match request:
+                case control.Scale(workload, replicas):
+                    await self._scale(workload, replicas)
+                case control.KillAgent(node):
+                    await self.machines.kill_agent(node)
+                case control.StartAgent(node):
+                    await self.machines.start_agent(node)
+                    await self._converge()
+                case control.KillNode(node):
+                    await self.machines.kill_node(node)
+                    await self._converge()
+                case control.StartNode(node):
+                    await self.machines.start_node(node)
+                    await self._converge()
+                case control.MakeClient(name):
+                    return (await self.machines.make_client(name)).name
+        return ""
+
+    async def _scale(self, workload: str, replicas: int) -> None:
+        key = next((key for key in self._plan.declared if str(key) == workload), None)
+        if key is None:
+            known = ", ".join(map(str, self._plan.declared)) or "nothing that can be scaled"
+            raise LabError(f"there is no {workload}; there is {known}")
+        if replicas < 0:
+            raise LabError(f"expected a number of replicas from 0, not {replicas}")
+        self._scaled[key] = Scaled(self._plan.declared[key], replicas)
+        try:
+            self._plan = await self._read()
+        except ManifestsError as error:
+            del self._scaled[key]
+            raise LabError(str(error)) from None
+        await self._converge()
+
+    async def _read(self) -> Plan:
+        manifests = await asyncio.to_thread(read_directory, self.lab.manifests)
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        plan = expand(manifests, self.lab.nodes, self._plan.given, self._scaled, now)
+        self._scaled = {key: it for key, it in self._scaled.items() if plan.declared.get(key) == it.instead_of}
+        return plan
+
+    # --- making it so ---
+
+    async def _converge(self) -> None:
+        """What can't be done is in `troubles` and `unsettled`, and tried again the next time."""
+        wanted = self._plan.pods
+        leaving = frozenset(
+            key for key, live in self.pods.items() if key not in wanted or wanted[key].uid != live.pod.uid
+        )
+        renewed = leaving & wanted.keys()
+        self.troubles = {}
+        if renewed:  # two pods can't have one name, so the old one goes first
+            await self._publish(leaving)
+            await self._each(self._finish, renewed)
+        await self._each(self._begin, wanted.keys() - self.pods.keys())
+        await self._each(self._listen, self.pods.keys() - leaving)
+        await self._publish(leaving)
+        await self._each(self._finish, leaving - renewed)
+        for key, trouble in sorted(self.troubles.items(), key=lambda item: str(item[0])):
+            self._say(f"{key}: {trouble}")
+        for line in self.unsettled:
+            self._say(line)
+        self._say(f"{len(self.pods)} of {len(wanted)} pods run, {len(self._plan.services)} Services")
+
+    async def _publish(self, leaving: frozenset[PodKey]) -> None:
+        """Writes the objects as of now without the pods that leave, and waits until the agents have acted on them."""
+        running = {
+            key: RunningPod(self._plan.pods[key], live.addresses, live.pod.node not in self.machines.off)
+            for key, live in self.pods.items()
+            if key not in leaving
+        }
+        now = objects(self._plan, running, frozenset(self.machines.off))
+        self._published = await asyncio.to_thread(publish, self.lab.cluster, self.lab.staging, self._published, now)
+        self.unsettled = await await_settled(self.machines.admin_sockets(), now.values())
+
+    async def _each(self, do: Callable[[PodKey], Awaitable[None]], keys: Iterable[PodKey]) -> None:
+        places = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(key: PodKey) -> None:
+            async with places:
+                try:
+                    await do(key)
+                except (ProgramError, AttachError, OSError) as error:
+                    self.troubles[key] = str(error)
+
+        await asyncio.gather(*(one(key) for key in sorted(keys, key=str)))
+
+    async def _begin(self, key: PodKey) -> None:
+        pod = self._plan.pods[key]
+        if not pod.node:
+            self.troubles[key] = "no node fits its nodeName or nodeSelector"
+        elif pod.node in self.machines.off:
+            self.troubles[key] = f"{pod.node} is off"
+        else:
+            self.pods[key] = await kubelet.begin(self.lab, pod, self._ports(pod))
+
+    async def _listen(self, key: PodKey) -> None:
+        await kubelet.listen(self.pods[key], self._ports(self._plan.pods[key]))
+
+    async def _finish(self, key: PodKey) -> None:
+        await kubelet.finish(self.lab, self.pods.pop(key))
+
+    def _ports(self, pod: PlannedPod) -> kubelet.Ports:
+        return listens_on(pod, (service.form for service in self._plan.services.values()))
