@@ -29,7 +29,8 @@ from podwire.model.snapshot import Local, Snapshot
 from podwire.nodes import own
 from podwire.pods import wiring
 from podwire.services import frontends
-from podwire.sources import cni_server, manifests
+from podwire.sources import cni_server
+from podwire.sources.manifests import Manifests
 from podwire.store.rows import Store, StoreUnusable
 from podwire.version import version
 
@@ -64,7 +65,7 @@ class Agent:
         mtu = config.mtu if config.mtu is not None else default_route_mtu()
         local = Local(config.node_name, mtu, config.service_cidrs)
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
-        self.source: manifests.Source | None = None
+        self.manifests = Manifests(config.manifests) if config.manifests is not None else None
         self._collecting: asyncio.Task[None] | None = None
 
     def restore(self) -> None:
@@ -92,7 +93,7 @@ class Agent:
             not_ready=self.not_ready(),
             uptime=time.monotonic() - self.started,
             writes={driver.name: driver.writes for driver in self.drivers},
-            source_errors=self.source.errors if self.source is not None else (),
+            source_errors=self.manifests.loaded.errors if self.manifests is not None else (),
         )
 
     def close(self) -> None:
@@ -124,14 +125,12 @@ async def running(config: Config) -> AsyncIterator[Agent]:
         loop = asyncio.create_task(controller.run())
         stack.push_async_callback(_end, controller, loop)
         agent.restore()
-        if config.manifests is not None:
-            agent.source = manifests.Source(config.manifests)
-        listed = agent.source.objects() if agent.source is not None else None
+        listed = await agent.manifests.listing() if agent.manifests is not None else None
         startup = await controller.submit(Resync(ResyncReason.STARTUP, listed))
         if startup.error is not None:
             log.warning("the first resync failed in part, and is tried again: %s", startup.error)
-        if agent.source is not None:
-            watching = asyncio.create_task(agent.source.watch(controller.submit))
+        if agent.manifests is not None:
+            watching = asyncio.create_task(agent.manifests.run(controller.submit))
             stack.push_async_callback(_cancel, watching)
         gc.collect()
         gc.freeze()
