@@ -1,4 +1,4 @@
-"""Packing, sending and dumping netlink messages (RFC 3549); shared by the linux and nftables drivers.
+"""Sending and dumping netlink messages (RFC 3549), and the namespaces in which that happens.
 
 Invariants: many messages go in one datagram; the kernel works on it before sendto returns, so every error is queued by
 then and no acknowledgement is asked for. A dump that others' changes interrupted is taken again. A socket belongs for
@@ -11,54 +11,19 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from struct import Struct, pack
-from typing import NamedTuple
+from struct import Struct
+
+from podwire.dataplane.messages import DUMP, REQUEST, Message
 
 ROUTE, NETFILTER = 0, 12
-REQUEST, REPLACE, EXCL, CREATE, DUMP = 1, 0x100, 0x200, 0x400, 0x300
 DUMP_INTERRUPTED = 0x10
-NESTED = 0x8000
 ERROR, DONE = 2, 3
 _SOL_NETLINK, _CAP_ACK, _GET_STRICT_CHK = 270, 10, 12
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _CLONE_NEWNET = 0x40000000
 _DUMP_ATTEMPTS = 10
-_HEADER, _ATTR = Struct("=IHHII"), Struct("=HH")
+_HEADER = Struct("=IHHII")
 _LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-class Message(NamedTuple):
-    kind: int
-    flags: int
-    body: bytes
-
-
-def attr(kind: int, body: bytes) -> bytes:
-    return _ATTR.pack(len(body) + 4, kind) + body + bytes(-len(body) & 3)
-
-
-def nest(kind: int, *bodies: bytes) -> bytes:
-    return attr(kind | NESTED, b"".join(bodies))
-
-
-def text(kind: int, value: str) -> bytes:
-    return attr(kind, value.encode() + b"\0")
-
-
-def u32(kind: int, value: int) -> bytes:
-    return attr(kind, pack("=I", value))
-
-
-def walk(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """The attributes from `start` on, in order, without the flags in their kinds."""
-    while start + 4 <= len(data):
-        length, kind = _ATTR.unpack_from(data, start)
-        yield kind & 0x3FFF, data[start + 4 : start + length]
-        start += (length + 3) & ~3
-
-
-def attrs(data: bytes, start: int = 0) -> dict[int, bytes]:
-    return dict(walk(data, start))
 
 
 class Socket:

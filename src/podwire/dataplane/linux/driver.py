@@ -14,6 +14,7 @@ from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.dataplane import netlink
 from podwire.dataplane.linux import render as r
 from podwire.dataplane.linux import sysctl
+from podwire.dataplane.messages import Message
 from podwire.model.addresses import FAMILIES
 from podwire.model.network import Link, LinkKey, SysctlKey
 from podwire.nodes.own import SYSCTLS
@@ -121,7 +122,7 @@ class Linux:
     def _send(
         self, there: netlink.Socket | None, missing: Outcome, keys: list[Any], difference: Difference
     ) -> dict[Any, Outcome]:
-        messages: list[netlink.Message] = []
+        messages: list[Message] = []
         owners: list[Any] = []
         outcomes: dict[Any, Outcome] = {}
         with ExitStack() as opened:

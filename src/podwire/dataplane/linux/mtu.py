@@ -7,6 +7,7 @@ from struct import unpack_from
 
 from podwire.dataplane import netlink
 from podwire.dataplane.linux import render as r
+from podwire.dataplane.messages import attrs
 from podwire.model.addresses import FAMILIES
 
 _RTA_OIF, _RTA_PRIORITY = 4, 6
@@ -20,7 +21,7 @@ def default_route_mtu() -> int:
         for family in FAMILIES:
             found: list[tuple[int, int]] = []
             for body in there.dump(r.GETROUTE, bytes((family.number,)) + bytes(11)):
-                seen = netlink.attrs(body, 12)
+                seen = attrs(body, 12)
                 if body[1] == 0 and body[4] == r.MAIN_TABLE and _RTA_OIF in seen:
                     metric = unpack_from("=I", seen[_RTA_PRIORITY])[0] if _RTA_PRIORITY in seen else 0
                     found.append((metric, unpack_from("=I", seen[_RTA_OIF])[0]))

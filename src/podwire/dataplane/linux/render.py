@@ -10,7 +10,7 @@ from struct import pack, unpack_from
 from typing import Any
 
 from podwire.controller.difference import Change
-from podwire.dataplane.netlink import CREATE, EXCL, REPLACE, Message, attr, attrs, nest, text, u32, walk
+from podwire.dataplane.messages import CREATE, EXCL, REPLACE, Message, attr, attrs, nest, text, u32, walk
 from podwire.model.addresses import Address, Prefix, family_of
 from podwire.model.network import AddressKey, Link, LinkKey, NeighbourKey, Route, RouteKey, SysctlKey, UpKey
 from podwire.pods.wiring import LINK_PREFIX, LOOPBACK_INDEX, NODE_MAC, POD_INDEX

@@ -12,6 +12,7 @@ from typing import Any
 
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.dataplane import netlink
+from podwire.dataplane.messages import Message, attrs, text
 from podwire.dataplane.nftables import libnftables
 from podwire.dataplane.nftables import render as r
 from podwire.dataplane.nftables.layout import SEAL, layout, renew, seal
@@ -62,12 +63,12 @@ class NFTables:
 
     def generation(self) -> int:
         """Of the whole ruleset: rises with every commit, whoever makes it."""
-        return int.from_bytes(netlink.attrs(self._socket.dump(r.GETGEN, bytes((0, 0, 0, 0)), 0)[0], 4)[1], "big")
+        return int.from_bytes(attrs(self._socket.dump(r.GETGEN, bytes((0, 0, 0, 0)), 0)[0], 4)[1], "big")
 
     def close(self) -> None:
         self._socket.close()
 
-    def _send(self, left: dict[Any, list[netlink.Message]]) -> dict[Any, Outcome]:
+    def _send(self, left: dict[Any, list[Message]]) -> dict[Any, Outcome]:
         """Sends what can be sent; what is refused is taken out of `left` and answered."""
         refused: dict[Any, Outcome] = {}
         while any(left.values()):
@@ -87,24 +88,24 @@ class NFTables:
         return refused
 
     def _dump(self, family: Family, name: str) -> list[bytes]:
-        return self._socket.dump(r.GETELEM, r.table(family) + netlink.text(2, name))
+        return self._socket.dump(r.GETELEM, r.table(family) + text(2, name))
 
     def _read_rules(self, family: Family) -> int | None:
         """Their version; 0 where they are not as they were loaded, None where there are none."""
-        named = r.table(family) + netlink.text(3, SEAL)
+        named = r.table(family) + text(3, SEAL)
         for body in self._socket.dump(r.GETCHAIN, named, 0):
-            comment = netlink.attrs(body, 4).get(_CHAIN_COMMENT, b"")[2:-1].decode(errors="replace")
+            comment = attrs(body, 4).get(_CHAIN_COMMENT, b"")[2:-1].decode(errors="replace")
             version, _, digest = comment.partition(" ")
             return int(version) if version.isdigit() and digest == self._digest(family) else 0
         return 0 if self._socket.dump(r.GETCHAIN, r.table(family)) else None
 
     def _digest(self, family: Family) -> str:
         bodies = self._socket.dump(r.GETRULE, r.table(family))
-        rules = [(seen[2], seen[4]) for seen in (netlink.attrs(body, 4) for body in bodies)]
+        rules = [(seen[2], seen[4]) for seen in (attrs(body, 4) for body in bodies)]
         rules.sort(key=lambda rule: rule[0])  # by chain; within one, their order counts
         hooks = sorted(
             (seen[3], seen.get(4, b""), seen.get(5, b""))
-            for seen in (netlink.attrs(body, 4) for body in self._socket.dump(r.GETCHAIN, r.table(family)))
+            for seen in (attrs(body, 4) for body in self._socket.dump(r.GETCHAIN, r.table(family)))
             if seen[3][:-1].decode() != SEAL
         )
         whole = b"".join(part for rule in rules for part in rule) + b"".join(part for hook in hooks for part in hook)

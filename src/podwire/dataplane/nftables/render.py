@@ -14,7 +14,7 @@ from struct import Struct, pack
 from typing import Any
 
 from podwire.controller.difference import Change
-from podwire.dataplane.netlink import CREATE, NESTED, Message, attr, attrs, nest, text, walk
+from podwire.dataplane.messages import CREATE, NESTED, Message, attr, attrs, nest, text, walk
 from podwire.dataplane.nftables.layout import CLASSES, TABLE
 from podwire.model.addresses import Address, Family, family_of
 from podwire.model.network import Backend, Frontend, HairpinKey, RulesKey, ServiceRangeKey, Slots
