@@ -209,6 +209,15 @@ async def test_services_as_a_table(agent: ServedAgent) -> None:
     ]
 
 
+async def test_lines_for_programs_are_whole_and_end_where_they_end(agent: ServedAgent) -> None:
+    agent.facts["source_errors"] = ("long " * 100,)
+    for command in ("status", "services", "pods"):
+        ran = await ask(agent, command)
+        assert [line for line in ran.out.splitlines() if line != line.rstrip()] == []
+    ran = await ask(agent, "status")
+    assert ran.out.splitlines()[-1].count("long") == 100
+
+
 async def test_one_service(agent: ServedAgent) -> None:
     ran = await ask(agent, "services", "shop/dns")
     assert rows(ran.out)[1:] == [["shop", "dns", "10.96.0.11:53/UDP", "pending", "10.1.1.3:8080"]]

@@ -95,7 +95,11 @@ def _tell(body: bytes, output: Output, form: type[View], table: Callable[[View],
     if output == "json":
         sys.stdout.buffer.write(body + b"\n")
         sys.stdout.buffer.flush()
+    elif sys.stdout.isatty():
+        Console(markup=False, highlight=False).print(table(seen))
     else:
-        console = Console(width=None if sys.stdout.isatty() else WIDE, markup=False, highlight=False)
-        console.print(table(seen))
+        console = Console(width=WIDE, markup=False, highlight=False)
+        with console.capture() as captured:
+            console.print(table(seen))
+        print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
     return seen
