@@ -1,0 +1,82 @@
+"""An agent as its own process, as a node runs it: `podwire agent --config FILE`; it says itself when it is ready."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PATIENCE = 60.0
+"""Seconds for an agent to get ready: a limit against hanging, never a measure."""
+
+MANIFEST = """\
+apiVersion: v1
+kind: Node
+metadata: {name: one}
+spec:
+  podCIDRs: ["10.1.1.0/24", "fd01::/64"]
+"""
+
+
+class AgentProcess:
+    """In the namespace of the thread that starts it. `directory` gets its configuration, state and log."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.state = directory, directory / "state"
+        self.socket, self.spool, self.log = self.state / "cni.sock", self.state / "spool", directory / "agent.log"
+        self.config = directory / "agent.toml"
+        manifests = directory / "manifests"
+        manifests.mkdir()
+        (manifests / "node.yaml").write_text(MANIFEST)
+        self.config.write_text(
+            f'node_name = "one"\nstate_dir = "{self.state}"\nmanifests = "{manifests}"\n'
+            'service_cidrs = ["10.96.0.0/16", "fd00:96::/112"]\nmtu = 1500\n'
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns once it is ready."""
+        inbox_path = self.directory / "notify"
+        inbox_path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox, self.log.open("ab") as log:
+            inbox.bind(str(inbox_path))
+            command = [Path(sysconfig.get_path("scripts"), "podwire"), "agent", "--config", self.config]
+            environment = {"PATH": os.environ["PATH"], "NOTIFY_SOCKET": str(inbox_path)}
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            ended = os.pidfd_open(self._process.pid)
+            try:
+                ready, _, _ = select.select([inbox, ended], [], [], PATIENCE)
+            finally:
+                os.close(ended)
+            if inbox not in ready or b"READY=1" not in inbox.recv(4096):
+                self.stop(signal.SIGKILL)
+                raise AssertionError(f"the agent did not get ready:\n{self.log.read_text()}")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(PATIENCE)
+            self._process = None
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def say(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """A command of the CLI to this agent."""
+        command = [Path(sysconfig.get_path("scripts"), "podwire"), *arguments, "--state-dir", self.state]
+        return subprocess.run(command, capture_output=True, text=True)
+
+
+@contextmanager
+def agent_process(directory: Path) -> Iterator[AgentProcess]:
+    agent = AgentProcess(directory)
+    agent.start()
+    try:
+        yield agent
+    finally:
+        agent.stop(signal.SIGKILL)
