@@ -7,13 +7,14 @@ written down before it is waited for. Nothing starts it again by itself.
 import asyncio
 import os
 import socket
+import sys
 import sysconfig
 from asyncio.subprocess import DEVNULL, Process
 from pathlib import Path
 
 import msgspec
 
-from podwire.lab.attach import install
+from podwire.cni.install import install
 from podwire.lab.layout import Lab, NodePaths
 from podwire.lab.process import ProgramError, record
 from podwire.lab.spaces import station_space
@@ -26,7 +27,7 @@ PATIENCE = 60.0
 def prepare(lab: Lab, node: str) -> NodePaths:
     """The node's files: its plugin, and the agent's configuration. Raises OSError."""
     paths = lab.node(node)
-    install(paths.bin, paths.cni_socket, paths.spool)
+    install(paths.bin, paths.cni_socket, paths.spool, sys.executable)
     ranges = [str(range_) for range_ in SERVICE_RANGES.values()]
     # JSON's strings, lists and numbers are TOML's too.
     settings = {

@@ -4,21 +4,18 @@ Invariants: nothing here knows the agent; the plugin is the same file that a nod
 before its ADD and after its DEL.
 """
 
-import stat
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-import podwire.cni.shim
+from podwire.cni.install import PLUGIN
 from podwire.lab.process import run
 from podwire.lab.spaces import INTERFACE
 from podwire.model.addresses import Address, parse_address
 from podwire.model.objects import PodKey
 
-PLUGIN = "podwire"
 _NETWORK = msgspec.json.encode({"cniVersion": "1.1.0", "name": PLUGIN, "type": PLUGIN}).decode()
 TRY_AGAIN = 11
 
@@ -51,17 +48,6 @@ class _Error(Struct):
     code: int
     msg: str
     details: str = ""
-
-
-def install(directory: Path, socket: Path, spool: Path) -> None:
-    """The plugin and its settings, as they lie in a node's /opt/cni/bin. Raises OSError."""
-    directory.mkdir(parents=True)
-    text = Path(podwire.cni.shim.__file__).read_text(encoding="utf-8")
-    _, _, program = text.partition("\n")  # its first line asks for any python3; here it is the lab's own
-    plugin = directory / PLUGIN
-    plugin.write_text(f"#!{sys.executable} -IS\n{program}", encoding="utf-8")
-    plugin.chmod(plugin.stat().st_mode | stat.S_IXUSR)
-    (directory / f"{PLUGIN}.conf").write_text(f"socket={socket}\nspool={spool}\n", encoding="utf-8")
 
 
 async def add(plugin: Path, sandbox: Sandbox) -> tuple[Address, ...]:

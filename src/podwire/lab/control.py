@@ -75,10 +75,11 @@ class NodeView(Struct, frozen=True):
 
 
 class PodView(Struct, frozen=True):
-    """`problem` "": it runs. `ports` as `80/TCP`. `space`: the namespace's name."""
+    """`problem` "": it runs. `workload`: KIND/NAMESPACE/NAME. `ports` as `80/TCP`. `space`: the namespace's name."""
 
     namespace: str
     name: str
+    workload: str
     node: str
     addresses: tuple[str, ...]
     ports: tuple[str, ...]

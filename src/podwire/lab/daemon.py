@@ -63,9 +63,11 @@ async def serve(lab: Lab, tell: Callable[[Progress], None]) -> int:
             log.error("%s", error)
             tell(Progress(failed=str(error)))
             return 1
-        async with _answering(supervisor), _watching(supervisor):
+        async with _answering(supervisor), _watching(supervisor) as watching:
             tell(Progress(ready=True))
-            await ending
+            await asyncio.wait({ending, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()  # a defect: its traceback is the log's last words
         return 0
     finally:
         starting.cancel()
@@ -82,6 +84,9 @@ async def _answering(supervisor: Supervisor) -> AsyncIterator[None]:
                 reply = await supervisor.answer(control.decode(line))
             except msgspec.DecodeError as error:
                 reply = control.Reply(error=f"not understood: {error}")
+            except Exception as error:  # a defect; the asker and the log both hear of it
+                log.exception("%s", line)
+                reply = control.Reply(error=f"{type(error).__name__}: {error}")
             writer.write(msgspec.json.encode(reply) + b"\n")
             await writer.drain()
         writer.close()
@@ -94,10 +99,10 @@ async def _answering(supervisor: Supervisor) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _watching(supervisor: Supervisor) -> AsyncIterator[None]:
+async def _watching(supervisor: Supervisor) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.create_task(_watch(supervisor))
     try:
-        yield
+        yield task
     finally:
         task.cancel()
         await asyncio.wait({task})
@@ -112,7 +117,10 @@ async def _watch(supervisor: Supervisor) -> None:
         yield_on_timeout=True,
     )
     async for _ in changes:
-        await supervisor.reread()
+        try:
+            await supervisor.reread()
+        except OSError as error:  # the lab's own files can't be written; the next look tries again
+            log.error("%s", error)
 
 
 def main(root: str, name: str, pipe: str) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from podwire.cni.install import PLUGIN
 from podwire.lab import attach
 from podwire.lab.layout import Lab
 from podwire.lab.process import ProgramError
@@ -79,7 +80,7 @@ async def _undo(lab: Lab, pod: PlannedPod, sandbox: attach.Sandbox, space: str) 
 
 
 def _plugin(lab: Lab, pod: PlannedPod) -> Path:
-    return lab.node(pod.node).bin / attach.PLUGIN
+    return lab.node(pod.node).bin / PLUGIN
 
 
 def _show(key: PodKey) -> str:

@@ -105,27 +105,32 @@ def processes_of(home: Path) -> Path:
     return home / "processes"
 
 
-def create(lab: Lab) -> None:
-    """Raises LabError where there is such a lab already."""
+def claim(lab: Lab) -> None:
+    """Makes the directory. Raises LabError where there is such a lab already."""
     lab.home.parent.mkdir(parents=True, exist_ok=True)
     try:
         lab.home.mkdir(mode=0o755)
     except FileExistsError:
         raise LabError(f"lab {lab.name} exists ({lab.home}): `podwire lab down --name {lab.name}` ends it") from None
+
+
+def fill(lab: Lab) -> None:
+    """Raises OSError."""
     for directory in (lab.cluster, lab.staging):
         directory.mkdir()
     for station in lab.stations:
         lab.node(station.name).home.mkdir(parents=True)
-    (lab.home / "lab.json").write_bytes(msgspec.json.encode(lab))
+    (lab.home / "lab.json").write_bytes(msgspec.json.encode(lab, enc_hook=str))
 
 
 def load(root: Path, name: str) -> Lab:
     """Raises LabError where there is none."""
     try:
-        return msgspec.json.decode((root / name / "lab.json").read_bytes(), type=Lab)
+        text = (root / name / "lab.json").read_bytes()
+        return msgspec.json.decode(text, type=Lab, dec_hook=lambda kind, value: kind(value))
     except FileNotFoundError:
         known = ", ".join(names(root))
-        raise LabError(f"there is no lab {name}" + (f"; there is {known}" if known else "")) from None
+        raise LabError(f"there is no lab {name} that runs" + (f"; known: {known}" if known else "")) from None
     except msgspec.DecodeError:
         raise LabError(f"lab {name} was never finished: `podwire lab down --name {name}` removes it") from None
 

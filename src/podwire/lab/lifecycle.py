@@ -48,8 +48,9 @@ def up(root: Path, name: str, manifests: Path, nodes: int, say: Callable[[str], 
         expand(read_directory(lab.manifests), nodes)
     except ManifestsError as error:
         raise LabError(str(error)) from None
-    layout.create(lab)
+    layout.claim(lab)
     try:
+        layout.fill(lab)
         _run(lab, say)
     except BaseException:
         down(root, name)

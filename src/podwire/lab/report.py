@@ -26,6 +26,7 @@ def report(
     error: str,
     unsettled: Iterable[str],
 ) -> control.LabView:
+    owners = {key: str(workload) for workload, keys in plan.workloads.items() for key in keys}
     return control.LabView(
         name=lab.name,
         manifests=str(lab.manifests),
@@ -36,7 +37,7 @@ def report(
             for key, keys in sorted(plan.workloads.items())
         ),
         pods=tuple(
-            _pod(lab, pod, pods.get(key), troubles.get(key, ""))
+            _pod(lab, pod, owners[key], pods.get(key), troubles.get(key, ""))
             for key, pod in sorted(plan.pods.items(), key=lambda item: str(item[0]))
         ),
         clients=tuple(
@@ -64,11 +65,12 @@ def _node(lab: Lab, name: str, machines: Machines, pods: Mapping[PodKey, LivePod
     )
 
 
-def _pod(lab: Lab, pod: PlannedPod, live: LivePod | None, trouble: str) -> control.PodView:
+def _pod(lab: Lab, pod: PlannedPod, workload: str, live: LivePod | None, trouble: str) -> control.PodView:
     space = station_space(lab.name, pod.node) if pod.host_network else pod_space(lab.name, pod.key)
     return control.PodView(
         namespace=pod.key.namespace,
         name=pod.key.name,
+        workload=workload,
         node=pod.node,
         addresses=tuple(map(show_address, live.addresses)) if live else (),
         ports=tuple(f"{number}/{protocol.name}" for protocol, number in sorted(live.listeners.ports)) if live else (),
