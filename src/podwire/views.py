@@ -36,8 +36,12 @@ class Facts(Struct, frozen=True):
     source_errors: tuple[str, ...] = ()
 
 
+MANY = 1_000_000_000
+"""The most free addresses that are told: an IPv6 range has more than JSON's numbers hold."""
+
+
 class BlockView(Struct, frozen=True):
-    """A range that pods of this node get addresses from."""
+    """A range that pods of this node get addresses from. `free` stops at a billion (`MANY`)."""
 
     range: str
     used: int
@@ -78,7 +82,7 @@ def status(now: Snapshot, facts: Facts) -> StatusView:
             "pods": len(now.pods),
             "services": len(now.services),
             "slices": len(now.slices),
-            "frontends": len(now.claims),
+            "frontends": sum(isinstance(claim, Frontend) for claim in now.claims),
             "attachments": len(now.attachments),
         },
         writes=dict(sorted(facts.writes.items())),
@@ -94,7 +98,7 @@ def _blocks(now: Snapshot) -> tuple[BlockView, ...]:
     found = []
     for block in now.node.pod_cidrs:
         used = sum(address in block for address in given)
-        found.append(BlockView(str(block), used, max(0, capacity(block) - used)))
+        found.append(BlockView(str(block), used, min(MANY, max(0, capacity(block) - used))))
     return tuple(found)
 
 

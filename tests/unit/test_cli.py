@@ -9,6 +9,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 import pytest_asyncio
 from rich.console import Console
@@ -18,7 +19,7 @@ from podwire.cli import tables
 from podwire.controller.difference import Change
 from podwire.controller.events import Resync, ResyncReason
 from podwire.model.network import Slots
-from tests.unit.served_agent import RECORDS, ServedAgent, frontend, serving
+from tests.unit.served_agent import RECORDS, ServedAgent, frontend, node, serving
 
 PODWIRE = Path(sys.executable).parent / "podwire"
 
@@ -325,6 +326,12 @@ def test_times_are_those_of_the_zone() -> None:
 def test_brackets_in_names_are_text_not_markup() -> None:
     seen = views.DriftList((views.DriftView("linux", "[red]x[/red]", None, "[b]"),))
     assert "[red]x[/red]" in printed(tables.drift(seen))
+
+
+def test_a_range_with_more_addresses_than_anyone_needs() -> None:
+    seen = views.status(node(), views.Facts("0.1.0", None, 1.0, {}))
+    large = msgspec.structs.replace(seen, pod_cidrs=(views.BlockView("fd00::/64", 3, views.MANY),))
+    assert "fd00::/64: 3 used, many free" in printed(tables.status(large))
 
 
 @pytest.mark.parametrize(

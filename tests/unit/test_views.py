@@ -4,12 +4,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from immutables import Map
 
 from podwire import views
 from podwire.controller.difference import Change
 from podwire.model.addresses import parse_address, parse_prefix
 from podwire.model.network import Backend, Link, LinkKey, Route, RouteKey, Slots, SysctlKey
-from podwire.model.objects import Attachment, PodKey
+from podwire.model.objects import Attachment, Node, PodKey
 from podwire.model.snapshot import UNKNOWN, Local, Snapshot
 from podwire.views import BackendView, FrontendState, PodState
 from tests.unit.served_agent import BACK, COPY, DNS, EMPTY, FRONT, RECORDS, WEB, frontend, node, slots
@@ -40,6 +41,14 @@ def test_status_of_an_agent_that_knows_nothing_yet() -> None:
     seen = views.status(Snapshot(Local("one")), views.Facts("0.1.0", "no resync yet", 0.0, {}, ("manifests: gone",)))
     assert (seen.ready, seen.not_ready, seen.pod_cidrs) == (False, "no resync yet", ())
     assert seen.source_errors == ("manifests: gone",)
+
+
+def test_a_range_too_large_for_json_is_told_all_the_same() -> None:
+    block = parse_prefix("fd00::/48")
+    now = msgspec.structs.replace(node(), nodes=Map({node().local.key: Node((block,))}))
+    seen = views.status(now, FACTS)
+    assert seen.pod_cidrs == (views.BlockView("fd00::/48", 0, views.MANY),)
+    assert b'"free":1000000000' in msgspec.json.encode(seen)
 
 
 def test_services_come_sorted_with_sorted_frontends_and_backends() -> None:

@@ -30,7 +30,8 @@ def status(seen: views.StatusView) -> RenderableType:
     head = Text.assemble(f"node {seen.node}, podwire {seen.version}, up {duration(seen.uptime)}, ", ready)
     lines = Table.grid(padding=(0, 2, 0, 2))
     for block in seen.pod_cidrs:
-        lines.add_row("pod addresses", f"{block.range}: {block.used} used, {block.free} free")
+        free = str(block.free) if block.free < views.MANY else "many"
+        lines.add_row("pod addresses", f"{block.range}: {block.used} used, {free} free")
     if seen.service_cidrs:
         lines.add_row("Service ranges", ", ".join(seen.service_cidrs))
     lines.add_row("MTU", str(seen.mtu) if seen.mtu else "not known yet")
