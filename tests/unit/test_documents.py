@@ -208,7 +208,7 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ("text", "error"),
     [
         pytest.param("a: 1\n\tb: 2\n", "document 1, line 2: .*never by tabs", id="a tab"),
-        pytest.param(f"{HEAD}---\na: [1,\n", "document 2, line 5: ", id="never closed"),
+        pytest.param(f"{HEAD}---\na: [1,\n\n", "document 2, line 4: ", id="never closed"),
         pytest.param(
             f"{HEAD}spec:\n  a: b: c\n", "document 1, line 4: mapping values are not allowed", id="two colons"
         ),

@@ -31,6 +31,7 @@ LARGEST = 64 << 20
 QUIET_MS, LONGEST_MS = 50, 500
 """Events are gathered until none came for the first, but no longer than the second."""
 LOOK_SECONDS = 5.0
+LOOKS_FOR_THE_GONE = 5
 
 Signature = tuple[int, int, int, int]
 """Time of change in ns, size, inode, device."""
@@ -59,6 +60,18 @@ UNSEEN = Look({}, {}, NOTHING)
 
 def look(directory: str, before: Look = UNSEEN, stirred: frozenset[str] = frozenset()) -> Look:
     """What the directory holds now. Reads again what looks different, and the files in `stirred` in any case."""
+    found = _look_once(directory, before, stirred)
+    for _ in range(LOOKS_FOR_THE_GONE):
+        # A file renamed in the middle of a look may show under neither name, and its objects must not go for that.
+        if before.files.keys() <= found.files.keys():
+            break
+        last, found = found, _look_once(directory, found, frozenset())
+        if found is last:
+            break
+    return found
+
+
+def _look_once(directory: str, before: Look, stirred: frozenset[str]) -> Look:
     troubles: dict[str, str] = {}
     paths = sorted(_manifests(directory, troubles, set()))
     files: dict[str, Held] = {}

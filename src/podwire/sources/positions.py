@@ -99,7 +99,8 @@ class _Loader(yaml.CSafeLoader):
 
 def _malformed(error: yaml.MarkedYAMLError, text: str) -> Malformed:
     mark = error.problem_mark or error.context_mark
-    line = int(mark.line) + 1 if mark else 1
+    last = text.count("\n", 0, len(text.rstrip())) + 1
+    line = min(int(mark.line) + 1, last) if mark else 1
     message = ", ".join(part for part in (error.context, error.problem) if part)
     if mark and _tab_in(text, line):
         message += " (YAML indents by spaces, never by tabs)"
