@@ -34,7 +34,7 @@ from podwire.model.objects import (
 )
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 from podwire.pods.wiring import interface_name
-from podwire.services.frontends import claimed
+from podwire.services.frontends import claims_of
 
 NOTHING = Touched()
 
@@ -167,15 +167,15 @@ def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot,
 
 def _put_service(now: Snapshot, key: ServiceKey, service: Service | None) -> tuple[Snapshot, Touched]:
     before = now.services.get(key)
-    old = claimed(before) if before is not None else frozenset[Frontend]()
-    new = claimed(service) if service is not None else frozenset[Frontend]()
+    old = claims_of(before) if before is not None else frozenset[Frontend | Address]()
+    new = claims_of(service) if service is not None else frozenset[Frontend | Address]()
     claims = now.claims
     touched = {key}
-    for frontend in old | new:
-        rivals = claims.get(frontend, frozenset())
+    for claim in old | new:
+        rivals = claims.get(claim, frozenset())
         touched |= rivals
-        mine = rivals | {key} if frontend in new else rivals - {key}
-        claims = _set(claims, frontend, mine or None)
+        mine = rivals | {key} if claim in new else rivals - {key}
+        claims = _set(claims, claim, mine or None)
     return (
         replace(now, services=_set(now.services, key, service), claims=claims),
         Touched(services=frozenset(touched)),

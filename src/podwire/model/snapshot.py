@@ -66,8 +66,8 @@ class Snapshot(Struct, frozen=True):
     attachments: Map[AttachmentKey, Attachment] = Map()
 
     slices_of: Map[ServiceKey, frozenset[SliceKey]] = Map()
-    claims: Map[Frontend, frozenset[ServiceKey]] = Map()
-    """Which Services name a frontend; more than one is a conflict that `services/` settles."""
+    claims: Map[Frontend | Address, frozenset[ServiceKey]] = Map()
+    """Which Services name a frontend, or a cluster IP; more than one is a conflict that `services/` settles."""
 
     ledger: Map[Address | int, AttachmentKey] = Map()
     """Pod addresses and interface indexes in use."""

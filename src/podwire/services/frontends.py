@@ -69,6 +69,11 @@ def claimed(service: Service) -> frozenset[Frontend]:
     )
 
 
+def claims_of(service: Service) -> frozenset[Frontend | Address]:
+    """All that another Service could claim too: what becomes of it depends on both."""
+    return claimed(service) | frozenset(service.cluster_ips)
+
+
 def owner(now: Snapshot, frontend: Frontend) -> ServiceKey:
     """The oldest of those that claim it. Raises KeyError where none does."""
     claimants = now.claims[frontend]

@@ -1,0 +1,170 @@
+"""The fold: the same objects give the same network whatever the way; addresses are given once and found again."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from podwire.controller import events as e
+from podwire.controller.snapshot import fold
+from podwire.controller.transaction import merge
+from podwire.model.addresses import parse_address, parse_prefix
+from podwire.model.network import Backend, Frontend
+from podwire.model.objects import AttachmentKey, Node, PodKey, Protocol, Service, ServiceKey, ServicePort
+from podwire.model.snapshot import EVERYTHING, Snapshot
+from podwire.services.frontends import frontends
+from tests.unit import world
+
+
+def decided(now: Snapshot) -> dict[str, dict]:  # type: ignore[type-arg]
+    return merge((c.name, c.desired(now, EVERYTHING)) for c in world.CAPABILITIES)
+
+
+@settings(max_examples=200)
+@given(st.lists(world.kube_changes, max_size=12), st.randoms(use_true_random=False))
+def test_from_any_state_by_any_order_the_same_is_desired(way: list[e.KubeStateChange], random: Random) -> None:
+    now = world.start()
+    last: dict = {world.NODE: world.NODES[0]}  # type: ignore[type-arg]
+    for event in way:
+        now, _ = fold(now, event)
+        last |= dict(event.changes)
+    shuffled = list(last.items())
+    random.shuffle(shuffled)
+    other, _ = fold(world.start(world.NODES[2]), e.KubeStateChange(tuple(shuffled)))
+    listed, _ = fold(now, e.Resync(e.ResyncReason.STARTUP, {k: v for k, v in shuffled if v is not None}))
+    assert decided(now) == decided(other) == decided(listed)
+    assert (now.claims, now.slices_of) == (other.claims, other.slices_of) == (listed.claims, listed.slices_of)
+
+
+@settings(max_examples=200)
+@given(st.lists(world.kube_changes | world.pod_events, max_size=15), world.kube_changes | world.pod_events)
+def test_deciding_for_what_was_touched_is_as_good_as_deciding_for_all(way: list[e.Event], event: e.Event) -> None:
+    now = world.start()
+    for earlier in (*way, event):
+        before = now
+        try:
+            now, touched = fold(now, earlier)
+        except e.Refused:
+            touched = EVERYTHING
+    whole = decided(before)
+    if touched is not EVERYTHING:
+        new = merge((c.name, c.desired(now, touched)) for c in world.CAPABILITIES)
+        old = merge((c.name, c.desired(before, touched)) for c in world.CAPABILITIES)
+        for driver, keys in whole.items():
+            for key in old.get(driver, {}):
+                del keys[key]
+            keys |= new.get(driver, {})
+        for driver, keys in new.items():
+            whole.setdefault(driver, keys)
+    assert whole == decided(now)
+
+
+@given(st.lists(world.pod_events, max_size=40))
+def test_addresses_are_never_given_twice_nor_lost(requests: list[e.Event]) -> None:
+    now = world.start()
+    for event in requests:
+        try:
+            now, _ = fold(now, event)
+        except e.Refused:
+            assert len(now.attachments) == 5
+        held = [item for it in now.attachments.values() for item in (*it.addresses, it.index)]
+        assert len(held) == len(set(held)) == len(now.ledger)
+
+
+@given(st.lists(world.pod_events, max_size=20))
+def test_what_was_confirmed_is_restored_and_the_rest_released(requests: list[e.Event]) -> None:
+    now = world.start()
+    for event in requests:
+        try:
+            now, _ = fold(now, event)
+        except e.Refused:
+            continue
+        if isinstance(event, e.AddPod) and event.key.sandbox < "s4":
+            now, _ = fold(now, e.PodWired(event.key))
+    again, _ = fold(world.start(), e.Restored(dict(now.attachments), dict(now.cursors)))
+    confirmed = {key: it for key, it in now.attachments.items() if it.confirmed}
+    assert dict(again.attachments) == confirmed
+    assert set(again.ledger.values()) == set(confirmed)
+    assert again.cursors == now.cursors
+
+
+def test_a_repeated_add_keeps_address_and_confirmation() -> None:
+    key = AttachmentKey("s", "eth0")
+    add = e.AddPod(key, PodKey("default", "a"), "/run/netns/a")
+    first, _ = fold(world.start(), add)
+    first, _ = fold(first, e.PodWired(key))
+    assert fold(first, add)[0] == first
+
+
+@pytest.mark.parametrize(
+    ("node", "mtu", "refusal", "says"),
+    [
+        (Node(), 1500, e.Refusal.NOT_READY, "node one has no spec.podCIDRs yet"),
+        (world.NODES[0], 0, e.Refusal.NOT_READY, "the MTU of node one is not known"),
+        (Node((parse_prefix("10.1.1.0/30"),)), 1500, e.Refusal.EXHAUSTED, "10.1.1.0/30: all 1 are in use"),
+        (Node((parse_prefix("10.1.1.0/32"),)), 1500, e.Refusal.EXHAUSTED, "10.1.1.0/32: all 0 are in use"),
+        (
+            Node((parse_prefix("fd01::/64"), parse_prefix("10.1.1.0/30"))),
+            1500,
+            e.Refusal.EXHAUSTED,
+            "10.1.1.0/30: all 1 are in use",
+        ),
+    ],
+    ids=["no pod CIDR", "no MTU", "IPv4 exhausted", "a block of one address", "of two blocks one exhausted"],
+)
+def test_what_cannot_be_granted_says_why_and_changes_nothing(
+    node: Node, mtu: int, refusal: e.Refusal, says: str
+) -> None:
+    now = Snapshot(world.Local("one", mtu), nodes=Snapshot(world.LOCAL).nodes.set(world.NODE, node))
+    if refusal is e.Refusal.EXHAUSTED and "all 1" in says:
+        now, _ = fold(now, e.AddPod(AttachmentKey("first", "eth0"), PodKey("default", "a"), "/a"))
+    with pytest.raises(e.Refused, match=says) as refused:
+        fold(now, e.AddPod(AttachmentKey("s", "eth0"), PodKey("default", "b"), "/b"))
+    assert refused.value.refusal is refusal
+
+
+def _service(created: str, address: str = "10.96.0.1") -> Service:
+    return Service((ServicePort("p", Protocol.TCP, 80),), (parse_address(address),), created=created)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "winner"),
+    [
+        ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", "a"),
+        ("2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z", "b"),
+        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", "a"),
+    ],
+    ids=["the older", "whichever came first", "of equal age the first by name"],
+)
+def test_a_frontend_that_two_services_claim_has_one_owner(first: str, second: str, winner: str) -> None:
+    keys = ServiceKey("default", "a"), ServiceKey("default", "b")
+    for order in (keys, keys[::-1]):
+        values = dict(zip(keys, (_service(first), _service(second)), strict=True))
+        now, _ = fold(world.start(), e.KubeStateChange(tuple((key, values[key]) for key in order)))
+        assert [key.name for key in keys if frontends(now, key)] == [winner]
+        gone, touched = fold(now, e.KubeStateChange(((ServiceKey("default", winner), None),)))
+        assert touched is not None
+        assert touched.services == frozenset(keys)
+        assert [key.name for key in keys if frontends(gone, key)] == ["b" if winner == "a" else "a"]
+
+
+def test_a_slice_that_changes_its_service_leaves_the_old_one() -> None:
+    now, _ = fold(world.start(), e.KubeStateChange(((ServiceKey("default", "a"), _service("", "10.96.0.1")),)))
+    now, _ = fold(now, e.KubeStateChange(((ServiceKey("default", "b"), _service("", "10.96.0.2")),)))
+    slice_key = world.SliceKey("default", "x")
+    member = world.Member(parse_address("10.1.0.2"))
+    for owner in "ab":
+        part = world.BackendSlice(
+            ServiceKey("default", owner), (world.BackendPort("p", Protocol.TCP, 8080),), (member,)
+        )
+        now, touched = fold(now, e.KubeStateChange(((slice_key, part),)))
+    assert touched is not None
+    assert {key.name for key in touched.services} == {"a", "b"}
+    backend = frozenset({Backend(parse_address("10.1.0.2"), 8080)})
+    assert frontends(now, ServiceKey("default", "a")) == {
+        Frontend(parse_address("10.96.0.1"), Protocol.TCP, 80): frozenset()
+    }
+    assert frontends(now, ServiceKey("default", "b")) == {
+        Frontend(parse_address("10.96.0.2"), Protocol.TCP, 80): backend
+    }

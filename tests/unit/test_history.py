@@ -1,0 +1,67 @@
+"""What a record says of a change."""
+
+import pytest
+
+from podwire.controller.difference import Change, Outcome
+from podwire.controller.events import Resync, ResyncReason
+from podwire.controller.history import MOST_LINES, History, record_of, words
+from podwire.controller.transaction import Result, Step
+from podwire.model.addresses import parse_address, parse_prefix
+from podwire.model.network import Backend, Frontend, HairpinKey, Route, RouteKey, Slots, SysctlKey
+from podwire.model.objects import Protocol
+
+FRONTEND = Frontend(parse_address("10.96.0.1"), Protocol.TCP, 80)
+A, B = (Backend(parse_address(f"10.1.0.{n}"), 80) for n in (1, 2))
+ROUTE = RouteKey("/run/netns/a", parse_prefix("10.1.0.1/32"))
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "says"),
+    [
+        (FRONTEND, Change(None, Slots(1, (A,))), "frontend 10.96.0.1:80/TCP added (class 1: 10.1.0.1:80)"),
+        (FRONTEND, Change(Slots(1, (A,)), Slots(2, (A, B))), "frontend 10.96.0.1:80/TCP: +10.1.0.2:80 class 2"),
+        (FRONTEND, Change(Slots(2, (A, B)), Slots(1, (A,))), "frontend 10.96.0.1:80/TCP: -10.1.0.2:80 class 1"),
+        (FRONTEND, Change(Slots(1, (A,)), Slots(0, ())), "frontend 10.96.0.1:80/TCP: -10.1.0.1:80 refused"),
+        (FRONTEND, Change(Slots(None, (A,)), Slots(1, (A,))), "frontend 10.96.0.1:80/TCP: class 1"),
+        (FRONTEND, Change(Slots(1, (A,)), None), "frontend 10.96.0.1:80/TCP removed"),
+        (ROUTE, Change(None, Route(3)), "route 10.1.0.1/32 in /run/netns/a added"),
+        (ROUTE, Change(Route(2), Route(3)), "route 10.1.0.1/32 in /run/netns/a changed"),
+        (SysctlKey("net/ipv4/ip_forward"), Change("0", "1"), "sysctl net/ipv4/ip_forward changed: 0 → 1"),
+    ],
+    ids=["new", "one more", "one less", "none left", "verdict lost", "gone", "route", "route changed", "sysctl"],
+)
+def test_a_change_in_words(key: object, change: Change, says: str) -> None:
+    assert words(key, change) == says
+
+
+def test_changes_are_told_by_the_capability_that_wanted_them() -> None:
+    leftover = HairpinKey(parse_address("10.1.0.9"))
+    step = Step("nftables", {FRONTEND: Change(None, Slots(1, (A,))), leftover: Change(True, None)}, {}, 2)
+    decided = (("node", {}), ("services", {"nftables": {FRONTEND: frozenset({A})}}))
+    record = record_of(Result(Resync(ResyncReason.ON_DEMAND), (step,), 0.5, decided=decided), 7, 1.0)
+    assert record.changes == {
+        "services": ("frontend 10.96.0.1:80/TCP added (class 1: 10.1.0.1:80)",),
+        "leftovers": ("hairpin 10.1.0.9 removed",),
+    }
+    assert (record.number, record.event, record.operations, record.milliseconds) == (
+        7,
+        "Resync on demand",
+        {"nftables": 2},
+        500.0,
+    )
+
+
+def test_a_long_record_is_cut_and_says_so() -> None:
+    keys = [HairpinKey(parse_address(f"10.1.0.{n}")) for n in range(MOST_LINES + 5)]
+    step = Step("nftables", {key: Change(None, True) for key in keys}, {key: Outcome(True) for key in keys}, 25)
+    wanted = {"nftables": dict.fromkeys(keys, True)}
+    record = record_of(Result(Resync(ResyncReason.ON_DEMAND), (step,), decided=(("pods", wanted),)), 1, 1.0)
+    assert len(record.changes["pods"]) == MOST_LINES + 1
+    assert record.changes["pods"][-1] == "and 5 more"
+
+
+def test_history_is_bounded_and_numbers_go_on() -> None:
+    history = History(most=3)
+    for _ in range(5):
+        history.add(Result(Resync(ResyncReason.ON_DEMAND)), 1.0)
+    assert [record.number for record in history] == [3, 4, 5]

@@ -1,0 +1,161 @@
+"""The loop: order of events, when an ADD is answered, and that nothing ends it but Shutdown."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from podwire.controller import loop as loop_module
+from podwire.controller.events import (
+    AddPod,
+    DeletePod,
+    KubeStateChange,
+    Refusal,
+    Resync,
+    ResyncReason,
+    Shutdown,
+)
+from podwire.controller.loop import Controller
+from podwire.model.objects import AttachmentKey, NodeKey, PodKey
+from tests.unit import world
+from tests.unit.world import Memory
+
+KEY = AttachmentKey("s1", "eth0")
+ADD = AddPod(KEY, PodKey("default", "a"), "/run/netns/s1")
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.drivers = self.store, self.linux, self.nftables = world.memories()
+        self.controller = Controller(world.start(), world.transaction(self.drivers), clock=lambda: 1000.0)
+
+    def events(self) -> list[str]:
+        return [record.event.split()[0] for record in self.controller.history]
+
+    async def until(self, event: str) -> None:
+        while event not in [record.event for record in self.controller.history]:
+            await self.controller.next_record()
+
+
+@pytest_asyncio.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    running = asyncio.create_task(bench.controller.run())
+    assert (await bench.controller.submit(Resync(ResyncReason.STARTUP))).error is None
+    yield bench
+    await bench.controller.submit(Shutdown())
+    await running
+
+
+async def test_an_add_is_confirmed_before_what_waits_and_before_its_answer(bench: Bench) -> None:
+    submit = bench.controller.submit
+    add, delete = submit(ADD), submit(DeletePod(AttachmentKey("other", "eth0")))
+    add.add_done_callback(lambda _: confirmed.append(bench.store.held[KEY].confirmed))
+    confirmed: list[bool] = []
+    await asyncio.gather(add, delete)
+    assert bench.events()[-3:] == ["AddPod", "PodWired", "DeletePod"]
+    assert confirmed == [True]
+
+
+async def test_an_add_that_cannot_be_confirmed_is_undone_before_its_answer(bench: Bench) -> None:
+    bench.store.fails = lambda key: (
+        "full" if key in bench.store.held and not bench.events()[-1].startswith("PodW") else None
+    )
+    result = await bench.controller.submit(ADD)
+    assert result.error is not None
+    assert "full" in result.error
+    assert KEY not in bench.controller.snapshot.attachments
+    assert KEY not in bench.store.held
+    assert not [key for key in bench.linux.held if getattr(key, "space", "")]
+
+
+async def test_a_refused_request_is_answered_and_recorded(bench: Bench) -> None:
+    await bench.controller.submit(KubeStateChange(((NodeKey("one"), None),)))
+    result = await bench.controller.submit(ADD)
+    assert result.refusal is Refusal.NOT_READY
+    record = list(bench.controller.history)[-1]
+    assert (record.error, record.time) == ("node one has no spec.podCIDRs yet", 1000.0)
+
+
+async def test_a_bug_in_an_event_is_answered_and_the_loop_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "HEALING_DELAYS", (0.0,))
+
+    def broken(*_: object) -> object:
+        raise KeyError("bug")
+
+    place, bench.linux.place = bench.linux.place, broken  # type: ignore[method-assign]
+    result = await bench.controller.submit(ADD)
+    assert result.error == "internal error: KeyError('bug')"
+    bench.linux.place = place  # type: ignore[method-assign]
+    await bench.until("Resync healing of linux, nftables, store")
+    assert (await bench.controller.submit(ADD)).error is None
+    assert await bench.controller.verify() == {}
+
+
+async def test_failures_lead_to_one_healing_resync_of_what_failed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "HEALING_DELAYS", (0.01,))
+    bench.nftables.fails = lambda _: "no luck"
+    key, service = (
+        world.ServiceKey("default", "a"),
+        world.Service((world.ServicePort("p", world.Protocol.TCP, 80),), (world.parse_address("10.96.0.1"),)),
+    )
+    for _ in range(3):
+        assert (await bench.controller.submit(KubeStateChange(((key, service),)))).error is not None
+    bench.nftables.fails = lambda _: None
+    await bench.until("Resync healing of nftables")
+    assert bench.events().count("Resync") == 2
+    assert await bench.controller.verify() == {}
+
+
+@pytest.mark.parametrize("failures", [1, 3, 7], ids=lambda n: f"{n} in a row")
+async def test_healing_waits_longer_each_time_and_starts_anew_after_success(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    waits: list[float] = []
+    running = asyncio.get_running_loop()
+    real = running.call_later
+
+    def soon(delay: float, callback, *args):  # type: ignore[no-untyped-def]
+        waits.append(delay)
+        return real(0, callback, *args)
+
+    bench.nftables.fails = lambda _: "no luck" if len(waits) < failures else None
+    monkeypatch.setattr(running, "call_later", soon)
+    key, service = (
+        world.ServiceKey("default", "a"),
+        world.Service((world.ServicePort("p", world.Protocol.TCP, 80),), (world.parse_address("10.96.0.1"),)),
+    )
+    await bench.controller.submit(KubeStateChange(((key, service),)))
+    while not list(bench.controller.history)[-1].event.startswith("Resync") or list(bench.controller.history)[-1].error:
+        await bench.controller.next_record()
+    delays = [*loop_module.HEALING_DELAYS, *[loop_module.HEALING_DELAYS[-1]] * 10]
+    assert waits == delays[:failures]
+    assert await bench.controller.verify() == {}
+
+
+async def test_drivers_are_in_sync_once_a_resync_has_brought_them_to_work() -> None:
+    bench = Bench()
+    bench.linux.blind = True
+    running = asyncio.create_task(bench.controller.run())
+    assert bench.controller.unsynced == {"store", "linux", "nftables"}
+    await bench.controller.submit(Resync(ResyncReason.STARTUP))
+    assert bench.controller.unsynced == {"linux"}
+    bench.linux.blind = False
+    await bench.until("Resync healing of linux")
+    assert bench.controller.unsynced == frozenset()
+    await bench.controller.submit(Shutdown())
+    await running
+
+
+def test_memory_is_as_strict_as_the_kernel() -> None:
+    driver = Memory("linux")
+    assert driver._one("a", 1, 2).error == "a: ENOENT"
+    assert driver._one("a", None, 1).value == 1
+    assert driver._one("a", None, 1).error == "a: EEXIST"
+    assert driver._one("a", 1, None).error is None
+    assert driver.held == {}

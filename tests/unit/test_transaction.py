@@ -1,0 +1,188 @@
+"""Update, resync and revert on a network in memory: whatever fails, whoever meddles, the end is as wanted."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from podwire.controller import events as e
+from podwire.controller.difference import Outcome
+from podwire.controller.transaction import Result, Transaction
+from podwire.model.network import Frontend, LinkKey
+from podwire.model.objects import AttachmentKey, PodKey
+from podwire.model.snapshot import UNKNOWN, Snapshot
+from tests.unit import world
+
+KEY = AttachmentKey("s1", "eth0")
+ADD = e.AddPod(KEY, PodKey("default", "a"), "/run/netns/s1")
+RESYNC = e.Resync(e.ResyncReason.ON_DEMAND)
+
+
+async def run(transaction: Transaction, now: Snapshot, event: e.Event) -> tuple[Snapshot, Result]:
+    """As the loop does: a refusal changes nothing, an ADD is followed by its confirmation."""
+    try:
+        now, result = await transaction.run(now, event)
+    except e.Refused as refused:
+        return now, Result(event, error=str(refused))
+    if isinstance(event, e.AddPod) and result.error is None:
+        now, confirmed = await transaction.run(now, e.PodWired(event.key))
+        if confirmed.error is not None:
+            now, _ = await transaction.run(now, e.DeletePod(event.key))
+            return now, confirmed
+    return now, result
+
+
+@settings(max_examples=100)
+@given(st.lists(world.kube_changes | world.pod_events, max_size=12))
+async def test_updates_alone_end_as_a_fresh_start_would(way: list[e.Event]) -> None:
+    drivers = world.memories()
+    transaction = world.transaction(drivers)
+    now, _ = await transaction.run(world.start(), RESYNC)
+    for event in way:
+        now, _ = await run(transaction, now, event)
+    fresh = world.memories()
+    await world.transaction(fresh).run(now, RESYNC)
+    assert world.contents(drivers) == world.contents(fresh)
+    assert not any(transaction.drift(now).values())
+    before = [driver.writes for driver in drivers]
+    now, result = await transaction.run(now, RESYNC)
+    assert result.error is None
+    assert [driver.writes for driver in drivers] == before
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(world.kube_changes | world.pod_events, st.integers(0, 9)), max_size=12), st.data())
+async def test_after_any_failures_and_meddling_one_resync_makes_it_right(
+    way: list[tuple[e.Event, int]], data: st.DataObject
+) -> None:
+    drivers = world.memories()
+    transaction = world.transaction(drivers)
+    now, _ = await transaction.run(world.start(), RESYNC)
+    for event, luck in way:
+        for driver in drivers:
+            driver.fails = lambda key, luck=luck: "no luck" if hash(str(key)) % 10 < luck - 5 else None
+        now, _ = await run(transaction, now, event)
+        victim = data.draw(st.sampled_from(drivers))
+        if victim.held and luck % 3 == 0:
+            del victim.held[data.draw(st.sampled_from(sorted(victim.held, key=str)))]
+    for driver in drivers:
+        driver.fails = lambda _: None
+    now, result = await transaction.run(now, RESYNC)
+    fresh = world.memories()
+    await world.transaction(fresh).run(now, RESYNC)
+    assert result.error is None
+    assert world.contents(drivers) == world.contents(fresh)
+    assert UNKNOWN not in [value for known in now.programmed.values() for value in known.values()]
+
+
+@pytest.mark.parametrize("driver", ["store", "linux", "nftables"])
+@pytest.mark.parametrize("keep", range(4))
+async def test_an_add_that_fails_anywhere_is_reverted(driver: str, keep: int) -> None:
+    """The driver makes `keep` of its keys, then fails."""
+    drivers = world.memories()
+    transaction = world.transaction(drivers)
+    now, _ = await transaction.run(world.start(), RESYNC)
+    now, _ = await run(transaction, now, e.AddPod(AttachmentKey("s2", "eth0"), PodKey("default", "b"), "/b"))
+    before, held = world.contents(drivers), now.attachments
+    failing = next(d for d in drivers if d.name == driver)
+    seen: list[Any] = []
+
+    def fails(key: Any) -> str | None:
+        if key in failing.held:  # what was made can be unmade
+            return None
+        seen.append(key)
+        return "full" if len(set(seen)) > keep else None
+
+    failing.fails = fails
+    now, result = await transaction.run(now, ADD)
+    if result.error is None:  # this driver has fewer keys than that
+        assert len(set(seen)) <= keep
+        return
+    assert result.reverted
+    assert (world.contents(drivers), now.attachments) == (before, held)
+    failing.fails = lambda _: None
+    now, result = await run(transaction, now, ADD)
+    assert result.error is None
+    assert not any(transaction.drift(now).values())
+
+
+async def test_a_key_whose_change_failed_is_read_before_its_next_change() -> None:
+    drivers = _, _, nftables = world.memories()
+    transaction = world.transaction(drivers)
+    now, _ = await transaction.run(world.start(), RESYNC)
+    changes = e.KubeStateChange(
+        (
+            (
+                world.ServiceKey("default", "a"),
+                world.Service((world.ServicePort("p", world.Protocol.TCP, 80),), (world.parse_address("10.96.0.1"),)),
+            ),
+        )
+    )
+    nftables.fails = lambda _: "no luck"
+    now, result = await transaction.run(now, changes)
+    assert result.error is not None
+    assert not result.reverted
+    frontend = Frontend(world.parse_address("10.96.0.1"), world.Protocol.TCP, 80)
+    assert now.programmed["nftables"][frontend] is UNKNOWN
+    nftables.fails = lambda _: None
+    nftables.held[frontend] = "somebody's"  # what it holds can't be known
+    now, result = await transaction.run(now, changes)
+    assert result.error is None
+    assert not any(transaction.drift(now).values())
+
+
+async def test_a_driver_that_cannot_be_read_fails_alone() -> None:
+    drivers = _, linux, nftables = world.memories()
+    linux.blind = True
+    transaction = world.transaction(drivers)
+    now, result = await transaction.run(world.start(), RESYNC)
+    assert result.unsettled() == {"linux"}
+    assert nftables.held
+    linux.blind = False
+    now, result = await transaction.run(now, RESYNC)
+    assert result.error is None
+    assert not any(transaction.drift(now).values())
+
+
+async def test_what_is_lost_with_a_renewed_key_is_made_again_at_once() -> None:
+    """A link made anew has lost its routes; the driver says so, and the same transaction reads again."""
+    drivers = _, linux, _ = world.memories()
+    transaction = world.transaction(drivers)
+    now, _ = await transaction.run(world.start(), RESYNC)
+    now, _ = await run(transaction, now, ADD)
+    link = next(key for key in linux.held if isinstance(key, LinkKey))
+    linux.held[link] = "another"
+    one = linux._one
+
+    def remake(key: Any, before: Any, after: Any) -> Outcome:
+        outcome = one(key, before, after)
+        if key == link and before == "another":
+            for lost in [k for k in linux.held if k != link and getattr(k, "space", None) == ADD.netns]:
+                del linux.held[lost]
+            return Outcome(outcome.value, again=True)
+        return outcome
+
+    linux._one = remake  # type: ignore[method-assign]
+    now, result = await transaction.run(now, ADD)
+    assert result.error is None
+    assert not any(transaction.drift(now).values())
+    assert result.unsettled() == {"linux"}  # and a resync looks whether more than this pod's was lost
+
+
+async def test_a_resync_of_one_driver_leaves_the_others_alone() -> None:
+    drivers = _, linux, nftables = world.memories()
+    transaction = world.transaction(drivers)
+    await transaction.run(world.start(), e.Resync(e.ResyncReason.HEALING, drivers=frozenset({"nftables"})))
+    assert nftables.held
+    assert not linux.held
+
+
+async def test_deleting_goes_backwards() -> None:
+    drivers = world.memories()
+    transaction = world.transaction(drivers)
+    now, _ = await transaction.run(world.start(), RESYNC)
+    now, _ = await run(transaction, now, ADD)
+    now, result = await transaction.run(now, e.DeletePod(KEY))
+    assert [step.driver for step in result.steps] == ["nftables", "linux", "store"]
+    assert not any(transaction.drift(now).values())

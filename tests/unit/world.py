@@ -1,0 +1,147 @@
+"""Small worlds for hypothesis: few names and addresses, so that they meet often; and a network in memory.
+
+`Memory` is a driver as strict as the kernel: it refuses to create what is there, to change or delete what is not, and
+it fails or forgets when a test tells it to.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from podwire.controller import events as e
+from podwire.controller.difference import Difference, Outcome, Scope
+from podwire.controller.transaction import Capability, Transaction
+from podwire.dataplane.linux import render as linux
+from podwire.dataplane.nftables import render as nftables
+from podwire.model.addresses import parse_address, parse_prefix
+from podwire.model.objects import (
+    AttachmentKey,
+    BackendPort,
+    BackendSlice,
+    Member,
+    Node,
+    NodeKey,
+    PodKey,
+    Protocol,
+    Service,
+    ServiceKey,
+    ServicePort,
+    SliceKey,
+)
+from podwire.model.snapshot import Local, Snapshot
+from podwire.nodes import own
+from podwire.pods import wiring
+from podwire.services import frontends
+
+CAPABILITIES = (
+    Capability("node", own.desired),
+    Capability("services", frontends.desired),
+    Capability("pods", wiring.desired),
+)
+NODE = NodeKey("one")
+NODES = (
+    Node((parse_prefix("10.1.1.0/29"), parse_prefix("fd01::/64"))),
+    Node((parse_prefix("10.1.2.0/28"),)),
+    Node(),
+)
+LOCAL = Local("one", 1500, (parse_prefix("10.96.0.0/16"),))
+
+services = st.builds(
+    Service,
+    ports=st.lists(
+        st.builds(ServicePort, st.sampled_from("pq"), st.sampled_from(Protocol), st.integers(80, 82)),
+        max_size=3,
+        unique_by=(lambda port: port.name, lambda port: (port.protocol, port.port)),
+    ).map(tuple),
+    cluster_ips=st.lists(
+        st.sampled_from(("10.96.0.1", "10.96.0.2", "10.97.0.3", "fd96::1")).map(parse_address), max_size=2, unique=True
+    ).map(tuple),
+    created=st.sampled_from(("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")),
+)
+members = st.builds(
+    Member,
+    st.sampled_from([f"10.1.{n}.2" for n in range(6)] + ["fd01::2", "fd01::3"]).map(parse_address),
+    st.booleans(),
+)
+service_keys = st.builds(ServiceKey, st.just("default"), st.sampled_from("abc"))
+slices = st.builds(
+    BackendSlice,
+    service=service_keys,
+    ports=st.lists(
+        st.builds(BackendPort, st.sampled_from("pq"), st.sampled_from(Protocol), st.sampled_from((8080, 9090))),
+        max_size=2,
+    ).map(tuple),
+    members=st.lists(members, max_size=5).map(tuple),
+)
+changes = st.one_of(
+    st.tuples(service_keys, st.none() | services),
+    st.tuples(st.builds(SliceKey, st.just("default"), st.sampled_from("xyz")), st.none() | slices),
+    st.tuples(st.just(NODE), st.sampled_from(NODES)),
+)
+kube_changes = st.builds(e.KubeStateChange, st.lists(changes, min_size=1, max_size=4).map(tuple))
+attachment_keys = st.builds(AttachmentKey, st.sampled_from(["s1", "s2", "s3", "s4", "s5", "s6"]), st.just("eth0"))
+add_pods = attachment_keys.map(lambda key: e.AddPod(key, PodKey("default", key.sandbox), f"/run/netns/{key.sandbox}"))
+pod_events = st.one_of(add_pods, attachment_keys.map(e.DeletePod))
+
+
+def start(node: Node = NODES[0]) -> Snapshot:
+    return Snapshot(LOCAL, nodes=Snapshot(LOCAL).nodes.set(NODE, node))
+
+
+class Memory:
+    """A driver whose network is a dictionary. `fails(key)`: why a change of this key can't be made, or None."""
+
+    slice = 2
+
+    def __init__(self, name: str) -> None:
+        self.name, self.writes = name, 0
+        self.held: dict[Any, Any] = {}
+        self.fails: Callable[[Any], str | None] = lambda _: None
+        self.blind = False
+
+    def rank(self, key: Any) -> Any:
+        return linux.rank(key) if self.name == "linux" else str(type(key))
+
+    def place(self, wanted: Any, actual: Any) -> Any:
+        return nftables.place(wanted, actual) if self.name == "nftables" else linux.place(wanted, actual)
+
+    def read(self, scope: Scope) -> dict[Any, Any]:
+        if self.blind:
+            raise OSError("can't be read")
+        return {key: value for key, value in self.held.items() if key in scope}
+
+    def apply(self, difference: Difference) -> dict[Any, Outcome]:
+        return {key: self._one(key, change.before, change.after) for key, change in difference.items()}
+
+    def _one(self, key: Any, before: Any, after: Any) -> Outcome:
+        reason = self.fails(key)
+        if reason is None and (key in self.held) != (before is not None):
+            reason = "EEXIST" if before is None else "ENOENT"
+        if reason is not None:
+            return Outcome(error=f"{key}: {reason}")
+        self.writes += 1
+        if after is None:
+            del self.held[key]
+        else:
+            self.held[key] = after
+        return Outcome(after)
+
+
+def memories() -> tuple[Memory, Memory, Memory]:
+    return Memory("store"), Memory("linux"), Memory("nftables")
+
+
+def transaction(drivers: tuple[Memory, ...]) -> Transaction:
+    return Transaction(CAPABILITIES, drivers)
+
+
+def contents(drivers: tuple[Memory, ...]) -> dict[str, dict[Any, Any]]:
+    """What the networks hold, with a frontend's backends as a set: positions may differ."""
+    return {
+        driver.name: {
+            key: (value.verdict, frozenset(value.backends) - {None}) if hasattr(value, "verdict") else value
+            for key, value in driver.held.items()
+        }
+        for driver in drivers
+    }
