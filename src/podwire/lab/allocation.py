@@ -158,13 +158,13 @@ def _assign(
 
 def _free_addresses(range_: Prefix, seed: str) -> Iterable[Address]:
     # The first address names the range, and the last of an IPv4 range would look like a broadcast.
-    numbers = range(min(_ADDRESSES_BY_HAND, range_.count // 2), range_.count - 1)
-    return (range_.nth(number) for number in _from(numbers, seed))
+    numbers = range(1, range_.count - 1)
+    return map(range_.nth, _above(numbers, min(_ADDRESSES_BY_HAND, len(numbers) // 2), seed))
 
 
 def _free_ports(slot: PortKey) -> Iterable[tuple[Protocol, int]]:
     seed = f"{slot.service}:{slot.protocol.name}:{slot.port}"
-    return ((slot.protocol, number) for number in _from(NODE_PORTS[_PORTS_BY_HAND:], seed))
+    return ((slot.protocol, number) for number in _above(NODE_PORTS, _PORTS_BY_HAND, seed))
 
 
 def _show(value: Any) -> str:
@@ -211,8 +211,11 @@ def _family(name: object, position: int) -> Family:
     raise Invalid(f"spec.ipFamilies[{position}]", f"expected IPv4 or IPv6, not {name!r}")
 
 
-def _from(numbers: range, seed: str) -> Iterable[int]:
-    """All the numbers once, from the one that the seed hashes to."""
-    start = int.from_bytes(sha256(seed.encode()).digest()[:8], "big") % len(numbers)
-    yield from numbers[start:]
-    yield from numbers[:start]
+def _above(numbers: range, by_hand: int, seed: str) -> Iterable[int]:
+    """All the numbers once: those above the band for numbers chosen by hand, from the one that the seed hashes to, and
+    only then that band."""
+    lower, upper = numbers[:by_hand], numbers[by_hand:]
+    start = int.from_bytes(sha256(seed.encode()).digest()[:8], "big") % len(upper)
+    yield from upper[start:]
+    yield from upper[:start]
+    yield from lower

@@ -230,11 +230,11 @@ def _key(data: Fields) -> ObjectKey:
     namespace = "" if clustered else metadata.get("namespace") or "default"
     if kind in _VERSIONS:
         if data.get("apiVersion") != _VERSIONS[kind]:
-            raise Invalid("apiVersion", f"expected {_VERSIONS[kind]} for a {kind}; found {data.get('apiVersion')!r}")
+            raise Invalid("apiVersion", f"expected {_VERSIONS[kind]} for a {kind}, not {data.get('apiVersion')!r}")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise Invalid("metadata.name", f'expected lower-case letters, digits, "-" and "."; not {name!r}')
+            raise Invalid("metadata.name", f'expected lower-case letters, digits, "-" and ".", not {name!r}')
         if not clustered and (not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace)):
-            raise Invalid("metadata.namespace", f'expected lower-case letters, digits and "-"; not {namespace!r}')
+            raise Invalid("metadata.namespace", f'expected lower-case letters, digits and "-", not {namespace!r}')
     return ObjectKey(kind, str(namespace), str(name))
 
 

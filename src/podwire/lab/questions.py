@@ -19,7 +19,7 @@ EACH = 20
 
 
 class Question(NamedTuple):
-    """`source` and `target` in words. `wanted`: the pods that shall all have answered, and none else; empty: refused."""
+    """`source` and `target` in words. `wanted`: the pods that shall answer, all of them and no other; none: refused."""
 
     source: str
     space: Path

@@ -39,6 +39,8 @@ class Supervisor:
         self._plan = expand([], lab.nodes)
         self._scaled: dict[ObjectKey, Scaled] = {}
         self._published: Published = {}
+        self._due = False
+        """Whether pods and objects may lag behind the plan."""
         self._turn = asyncio.Lock()
 
     async def start(self) -> None:
@@ -64,7 +66,7 @@ class Supervisor:
                 self.error = str(error)
                 return
             self.error = ""
-            if plan != self._plan:
+            if plan != self._plan or self._due:
                 for line in sorted(set(plan.unused) - set(self._plan.unused)):
                     self._say(f"not used here: {line}")
                 self._plan = plan
@@ -135,7 +137,8 @@ class Supervisor:
     # --- making it so ---
 
     async def _converge(self) -> None:
-        """What can't be done is in `troubles` and `unsettled`, and tried again the next time."""
+        """What can't be done is in `troubles` and `unsettled`, and tried again the next time. Raises OSError."""
+        self._due = True
         wanted = self._plan.pods
         leaving = frozenset(
             key for key, live in self.pods.items() if key not in wanted or wanted[key].uid != live.pod.uid
@@ -154,6 +157,7 @@ class Supervisor:
         for line in self.unsettled:
             self._say(line)
         self._say(f"{len(self.pods)} of {len(wanted)} pods run, {len(self._plan.services)} Services")
+        self._due = False
 
     async def _publish(self, leaving: frozenset[PodKey]) -> None:
         """Writes the objects as of now without the pods that leave, and waits until the agents have acted on them."""

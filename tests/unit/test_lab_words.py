@@ -1,0 +1,220 @@
+"""What the lab understands and says: names a user types, what is recorded, what a demonstration judges."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from podwire.lab.control import ClientView, LabView, NodeView, PodView, ServiceView, WorkloadView
+from podwire.lab.expand import ManifestsError
+from podwire.lab.layout import LabError
+from podwire.lab.places import find, find_workload
+from podwire.lab.probe import REFUSED, TIMEOUT, Answer
+from podwire.lab.process import Process, end, identify, record, recorded, runs
+from podwire.lab.questions import judge, questions
+from podwire.lab.spaces import pod_space
+from podwire.lab.userfiles import files_in, read_directory
+from podwire.model.objects import PodKey, Protocol
+
+
+def pod(name: str, namespace: str = "default", problem: str = "", number: int = 2) -> PodView:
+    workload = f"Deployment/{namespace}/{name.partition('-')[0]}"
+    return PodView(
+        namespace, name, workload, "node1", (f"10.244.1.{number}",), ("8080/TCP",), f"space-{namespace}-{name}", problem
+    )
+
+
+LAB = LabView(
+    name="lab",
+    manifests="/m",
+    nodes=(NodeView("node1", True, "running", 1, ("192.168.99.1",), ("10.244.1.0/24",), "space-node1", 4, "/s"),),
+    services=(
+        ServiceView("default", "web", "ClusterIP", ("10.96.1.1",), ("80/TCP",), ("default/web-1", "default/web-2")),
+    ),
+    workloads=(
+        WorkloadView("Deployment/default/web", 2, 2),
+        WorkloadView("StatefulSet/default/db", 1, 1),
+        WorkloadView("DaemonSet/default/db", 1, 1),
+    ),
+    pods=(
+        pod("web-1"),
+        pod("web-2", number=3),
+        pod("db-0", "shop"),
+        pod("db-0", "test"),
+        pod("sick", problem="no node"),
+    ),
+    clients=(ClientView("client1", ("192.168.99.201",), "space-client1"),),
+    unused=(),
+    error="",
+    problems=(),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "space"),
+    [
+        ("web-1", "space-default-web-1"),
+        ("default/web-2", "space-default-web-2"),
+        ("shop/db-0", "space-shop-db-0"),
+        ("shop/", "space-shop-db-0"),
+        ("node1", "space-node1"),
+        ("client1", "space-client1"),
+    ],
+)
+def test_a_place_by_its_name_or_the_beginning_of_it(words: str, space: str) -> None:
+    assert find(LAB, words) == space
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("web", "web can be default/web-1, default/web-2: write more of it"),
+        ("db-0", "db-0 can be shop/db-0, test/db-0: write more of it"),
+        ("sick", "default/sick does not run: no node"),
+        ("none", "there is no pod, node or client none; there is"),
+    ],
+)
+def test_a_place_that_is_none(words: str, said: str) -> None:
+    with pytest.raises(LabError, match=said):
+        find(LAB, words)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("web", "Deployment/default/web"),
+        ("deploy/web", "Deployment/default/web"),
+        ("StatefulSet/db", "StatefulSet/default/db"),
+        ("sts/db", "StatefulSet/default/db"),
+    ],
+)
+def test_a_workload_by_its_name(words: str, found: str) -> None:
+    assert find_workload(LAB, words, "default") == found
+
+
+@pytest.mark.parametrize(
+    ("words", "namespace", "said"),
+    [("db", "default", "write KIND/NAME"), ("web", "shop", "no workload web"), ("sts/web", "default", "no workload")],
+)
+def test_a_workload_that_is_none(words: str, namespace: str, said: str) -> None:
+    with pytest.raises(LabError, match=said):
+        find_workload(LAB, words, namespace)
+
+
+# --- questions ---------------------------------------------------------------------------------
+
+
+def test_every_way_to_a_service_is_asked() -> None:
+    asked = {(it.source, it.target, it.place, len(it.wanted)) for it in questions(LAB)}
+    assert asked == {
+        ("pod of db", "pod of web", "10.244.1.2:8080/TCP", 1),
+        ("pod of db", "Service web", "10.96.1.1:80/TCP", 2),
+        ("node1", "Service web", "10.96.1.1:80/TCP", 2),
+        ("pod of web", "itself by Service web", "10.96.1.1:80/TCP", 2),
+        ("pod of db", "Service web, no such port", "10.96.1.1:1/TCP", 0),
+        ("node1", "Service web, no such port", "10.96.1.1:1/TCP", 0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("answers", "right", "said"),
+    [
+        pytest.param([Answer("default/web-1"), Answer("default/web-2")], True, "2 pods", id="both"),
+        pytest.param([Answer("default/web-1")] * 2, False, "default/web-1 ×2", id="one never comes"),
+        pytest.param(
+            [Answer("default/web-1"), Answer("default/web-2"), Answer("default/db")],
+            False,
+            "default/db ×1, default/web-1 ×1, default/web-2 ×1",
+            id="a stranger",
+        ),
+        pytest.param(
+            [Answer("default/web-1"), Answer("default/web-2"), Answer(error=TIMEOUT)],
+            False,
+            "default/web-1 ×1, default/web-2 ×1, timeout ×1",
+            id="one is lost",
+        ),
+    ],
+)
+def test_answers_are_judged(answers: list[Answer], right: bool, said: str) -> None:
+    question = next(it for it in questions(LAB) if it.target == "Service web")
+    row = judge(question, answers)
+    assert (row.right, row.answered) == (right, said)
+
+
+def test_a_refusal_is_right_where_it_is_expected() -> None:
+    question = next(it for it in questions(LAB) if it.target.endswith("no such port"))
+    assert judge(question, [Answer(error=REFUSED)]).right
+    assert not judge(question, [Answer(error=TIMEOUT)]).right
+    assert question.protocol is Protocol.TCP
+
+
+# --- processes and files -----------------------------------------------------------------------
+
+
+def test_a_process_is_ended_by_its_record_and_a_stranger_with_its_number_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "processes"
+    wait = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(wait, stdin=subprocess.PIPE) as mine, subprocess.Popen(wait, stdin=subprocess.PIPE) as other:
+        kept = record(file, mine.pid, "mine")
+        assert recorded(file) == [kept]
+        stranger = identify(other.pid, "other")
+        assert stranger is not None
+        end([*recorded(file), Process(other.pid, stranger.born - 1, "a process long gone")])
+        assert mine.wait() == -15
+        assert runs(stranger)
+        other.kill()
+    end(recorded(file))  # a second time: nothing to do
+    assert not runs(stranger)
+
+
+def test_a_process_that_does_not_listen_is_made_to_end() -> None:
+    deaf = "import signal,sys; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", deaf], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"deaf\n"
+        found = identify(child.pid, "deaf")
+        assert found is not None
+        end([found], patience=0.1)
+        assert child.wait() == -9
+
+
+def test_a_record_cut_short_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "processes"
+    kept = record(file, os.getpid(), "mine")
+    with file.open("ab") as out:
+        out.write(b'{"pid":1,"bo')
+    assert recorded(file) == [kept]
+
+
+def test_a_pod_s_namespace_has_a_name_that_a_file_can_have() -> None:
+    assert pod_space("lab", PodKey("default", "web-1")) == "pw-lab-pod-default.web-1"
+    long = [pod_space("lab", PodKey("default", "x" * 240 + letter)) for letter in "ab"]
+    assert max(map(len, long)) <= 255
+    assert len(set(long)) == 2
+
+
+def test_a_directory_s_files(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    for name in ("b.yaml", "a.yml", "below/c.json", ".hidden.yaml", "#edit.yaml", "notes.txt"):
+        (tmp_path / name).write_text("# nothing\n", encoding="utf-8")
+    assert [str(file.relative_to(tmp_path)) for file in files_in(tmp_path)] == ["a.yml", "b.yaml", "below/c.json"]
+
+
+def test_an_empty_or_broken_file_makes_the_directory_wrong(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("", encoding="utf-8")
+    (tmp_path / "b.yaml").write_text("kind: [\n", encoding="utf-8")
+    with pytest.raises(ManifestsError) as caught:
+        read_directory(tmp_path)
+    assert [
+        line.partition("/b.yaml")[1] or line.partition("/a.yaml")[1] for line in str(caught.value).splitlines()
+    ] == [
+        "/a.yaml",
+        "/b.yaml",
+    ]
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ManifestsError, match="expected a directory"):
+        read_directory(tmp_path / "nowhere")
