@@ -179,12 +179,6 @@ def others(space: Space) -> dict[str, Any]:
     }
 
 
-INDEX_TAKEN = pytest.mark.xfail(
-    reason="the pod's end always asks for interface index 2, whoever has it, and is configured by it", strict=True
-)
-
-
-@INDEX_TAKEN
 def test_an_interface_that_is_there_already_is_left_alone(runtime: Runtime, pod: Space) -> None:
     sh("ip", "-n", pod.name, "link", "add", "eth0", "type", "veth", "peer", "name", "other")
     before = others(pod)
@@ -195,7 +189,6 @@ def test_an_interface_that_is_there_already_is_left_alone(runtime: Runtime, pod:
     assert others(pod) == before
 
 
-@INDEX_TAKEN
 def test_a_pod_gets_on_with_what_the_kernel_puts_into_each_namespace(runtime: Runtime, pod: Space) -> None:
     """Where the module is loaded, tunl0 or sit0 is born with a namespace, and has index 2."""
     sh("ip", "-n", pod.name, "link", "add", "tunl0", "type", "veth", "peer", "name", "sit0")

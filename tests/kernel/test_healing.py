@@ -70,7 +70,7 @@ async def at_work(rig: Rig) -> Rig:
         pytest.param("sysctl -qw net.ipv4.ip_forward=0", ["sysctl net/ipv4/ip_forward"], id="forwarding off"),
         pytest.param(
             "ip -n {pod} neigh del 169.254.1.1 dev eth0",
-            ["neighbour 169.254.1.1 on interface 2 in /run/netns/{pod}"],
+            ["neighbour 169.254.1.1 on interface {inner} in /run/netns/{pod}"],
             id="pod's gateway forgotten",
         ),
     ],
@@ -79,6 +79,7 @@ async def test_what_hands_change_is_seen_and_healed(at_work: Rig, hand: str, dri
     names = {"link": LINK, "pod": at_work.pods["c"].name}
     clean = dump()
     by_hand(hand.replace("{link}", names["link"]).replace("{pod}", names["pod"]))
+    names["inner"] = str(at_work.running.controller.snapshot.attachments[at_work.key("c")].index + 1)
     assert await at_work.drift() == [text.format(**names) for text in drift]
     result = await at_work.resync()
     assert result.error is None

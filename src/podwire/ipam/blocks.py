@@ -12,7 +12,7 @@ from zlib import crc32
 from podwire.model.addresses import IPV4, Address, Prefix
 
 FIRST_POD = 2
-_FIRST_INDEX, _INDEXES = 0x1_0000, 0x7000_0000
+FIRST_INDEX, _INDEXES = 0x1_0000, 0x7000_0000
 
 
 def own_address(block: Prefix) -> Address:
@@ -39,7 +39,7 @@ def next_free(block: Prefix, ledger: Mapping[Address | int, object], cursor: int
 
 def next_index(name: str, ledger: Mapping[Address | int, object]) -> int:
     """An interface index far from those that the kernel gives, the same for the same link name while it is free."""
-    index = _FIRST_INDEX + crc32(name.encode()) % _INDEXES
+    index = FIRST_INDEX + crc32(name.encode()) % _INDEXES
     while index in ledger:
         index += 1
     return index

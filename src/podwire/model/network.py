@@ -31,10 +31,11 @@ class LinkKey(Value, frozen=True):
 
 
 class Link(Value, frozen=True):
-    """A pod's veth pair: `index` is the node's end's, `interface` and `mac` are the pod's end's."""
+    """A pod's veth pair: `index` is the node's end's; `inner` (its index too) and the rest of it the pod's end's."""
 
     index: int
     space: str
+    inner: int
     interface: str
     mac: bytes
     mtu: int

@@ -27,7 +27,7 @@ from podwire.model.snapshot import Snapshot, Touched
 GATEWAY: dict[Family, Address] = {IPV4: parse_address("169.254.1.1"), IPV6: parse_address("fe80::1")}
 NODE_MAC = bytes.fromhex("eeeeeeeeeeee")
 """Of every node's end. A pod sees only its own, and ours are recognised by it."""
-LOOPBACK_INDEX, POD_INDEX = 1, 2
+LOOPBACK_INDEX = 1
 LINK_PREFIX = "pw"
 ALTNAME_BYTES, ALIAS_BYTES = 127, 255
 
@@ -50,12 +50,13 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
 
 def wiring(key: AttachmentKey, it: Attachment, mtu: int) -> dict[Any, Any]:
     """What the kernel holds for one attachment, in the node's namespace and in the pod's."""
-    name, mac = interface_name(key), pod_mac(key)
+    name, mac, inside = interface_name(key), pod_mac(key), pod_index(it)
     altname = f"{key.sandbox}.{key.interface}"
     found: dict[Any, Any] = {
         LinkKey(name): Link(
             index=it.index,
             space=it.netns,
+            inner=inside,
             interface=key.interface,
             mac=mac,
             mtu=mtu,
@@ -64,7 +65,7 @@ def wiring(key: AttachmentKey, it: Attachment, mtu: int) -> dict[Any, Any]:
         ),
         UpKey("", it.index): True,
         UpKey(it.netns, LOOPBACK_INDEX): True,
-        UpKey(it.netns, POD_INDEX): True,
+        UpKey(it.netns, inside): True,
     }
     for address in it.addresses:
         family = family_of(address)
@@ -72,10 +73,10 @@ def wiring(key: AttachmentKey, it: Attachment, mtu: int) -> dict[Any, Any]:
         found |= {
             RouteKey("", Prefix(address, family.bits)): Route(it.index),
             NeighbourKey("", it.index, address): mac,
-            AddressKey(it.netns, POD_INDEX, address): True,
-            RouteKey(it.netns, Prefix(gateway, family.bits)): Route(POD_INDEX),
-            RouteKey(it.netns, Prefix(Address(bytes(family.size)), 0)): Route(POD_INDEX, via=gateway),
-            NeighbourKey(it.netns, POD_INDEX, gateway): NODE_MAC,
+            AddressKey(it.netns, inside, address): True,
+            RouteKey(it.netns, Prefix(gateway, family.bits)): Route(inside),
+            RouteKey(it.netns, Prefix(Address(bytes(family.size)), 0)): Route(inside, via=gateway),
+            NeighbourKey(it.netns, inside, gateway): NODE_MAC,
         }
     return found
 
@@ -83,6 +84,12 @@ def wiring(key: AttachmentKey, it: Attachment, mtu: int) -> dict[Any, Any]:
 def interface_name(key: AttachmentKey) -> str:
     """The node's end: 14 bytes of the kernel's 15, whatever the sandbox is called."""
     return LINK_PREFIX + _digest(key).hex()[:12]
+
+
+def pod_index(it: Attachment) -> int:
+    """Of the pod's end, in its own namespace: far from what others have there (tunl0 is often born as 2), and not the
+    node's end's, since the kernel leaves a link's other end out where both have one number."""
+    return it.index + 1
 
 
 def pod_mac(key: AttachmentKey) -> bytes:

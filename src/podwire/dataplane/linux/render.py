@@ -11,9 +11,10 @@ from typing import Any
 
 from podwire.controller.difference import Change
 from podwire.dataplane.messages import CREATE, EXCL, REPLACE, Message, attr, attrs, nest, text, u32, walk
+from podwire.ipam.blocks import FIRST_INDEX
 from podwire.model.addresses import Address, Prefix, family_of
 from podwire.model.network import AddressKey, Link, LinkKey, NeighbourKey, Route, RouteKey, SysctlKey, UpKey
-from podwire.pods.wiring import LINK_PREFIX, LOOPBACK_INDEX, NODE_MAC, POD_INDEX
+from podwire.pods.wiring import LINK_PREFIX, LOOPBACK_INDEX, NODE_MAC
 
 PROTOCOL = 177
 """Ours: of routes (rtm_protocol), addresses (IFA_PROTO) and neighbours (NDA_PROTOCOL)."""
@@ -35,7 +36,7 @@ NAME_BYTES = 14
 ORDER = (SysctlKey, LinkKey, UpKey, AddressKey, RouteKey, NeighbourKey)
 
 Seen = dict[int, bytes]
-Ends = dict[int, tuple[str, str, bytes]]
+Ends = dict[int, tuple[str, int, str, bytes]]
 
 
 def rank(key: Any) -> tuple[int, int]:
@@ -86,8 +87,8 @@ def remade(change: Change) -> bool:
     return before is not None and after is not None and _identity(before) != _identity(after)
 
 
-def _identity(it: Link) -> tuple[int, str, str, bytes]:
-    return it.index, it.space, it.interface, it.mac
+def _identity(it: Link) -> tuple[int, str, int, str, bytes]:
+    return it.index, it.space, it.inner, it.interface, it.mac
 
 
 def _header(index: int, up: bool = False) -> bytes:
@@ -96,7 +97,9 @@ def _header(index: int, up: bool = False) -> bytes:
 
 def _up(space: str, index: int) -> list[Message]:
     up = Message(NEWLINK, 0, _header(index, up=True))
-    if space and index == POD_INDEX:  # no link-local address: nothing to detect a duplicate of, no router to solicit
+    if (
+        space and index != LOOPBACK_INDEX
+    ):  # no link-local address: nothing to detect a duplicate of, no router to solicit
         quiet = nest(IFLA_AF_SPEC, nest(10, attr(8, NO_LINK_LOCAL)))
         return [Message(NEWLINK, 0, _header(index) + quiet), up]
     return [up]
@@ -135,7 +138,7 @@ def _link(name: str, change: Change, descriptor: int) -> list[Message]:
 def _new_link(name: str, it: Link, descriptor: int) -> list[Message]:
     # The peer can't be born up: its driver wants the other end first (ENOTCONN).
     peer = (
-        _header(POD_INDEX)
+        _header(it.inner)
         + text(IFLA_IFNAME, it.interface)
         + attr(IFLA_ADDRESS, it.mac)
         + u32(IFLA_MTU, it.mtu)
@@ -190,19 +193,19 @@ def is_doomed(seen: Seen) -> bool:
 
 
 def up(space: str, seen: dict[int, Seen]) -> dict[UpKey, bool]:
-    """In the node's namespace only its loopback and our links are ours to hold up."""
+    """Only the loopback and our links are ours to hold up; in a pod ours have the high indexes."""
     return {
         UpKey(space, index): True
         for index, one in seen.items()
-        if one[FLAGS][0] & UP and (space or index == LOOPBACK_INDEX or is_ours(one))
+        if one[FLAGS][0] & UP and (index == LOOPBACK_INDEX or (index >= FIRST_INDEX if space else is_ours(one)))
     }
 
 
 def ends(space: str, seen: dict[int, Seen]) -> Ends:
     """A pod's ends of links, by the index of the node's end."""
     return {
-        int.from_bytes(one[IFLA_LINK], "little"): (space, name_of(one), one.get(IFLA_ADDRESS, b""))
-        for one in seen.values()
+        int.from_bytes(one[IFLA_LINK], "little"): (space, index, name_of(one), one.get(IFLA_ADDRESS, b""))
+        for index, one in seen.items()
         if IFLA_LINK in one
     }
 
@@ -211,10 +214,11 @@ def link_of(index: int, seen: Seen, others: Ends) -> tuple[LinkKey, Link]:
     """`others`: the pods' ends by the index of the node's. One that is in no namespace we know has space ""."""
     listed = (v[:-1].decode(errors="replace") for k, v in walk(seen.get(IFLA_PROP_LIST, b"")) if k == IFLA_ALT_IFNAME)
     altnames = [name for name in listed if "." in name]  # others may have given it names too
-    space, interface, mac = others.get(index, ("", "", b""))
+    space, inner, interface, mac = others.get(index, ("", 0, "", b""))
     return LinkKey(name_of(seen)), Link(
         index=index,
         space=space,
+        inner=inner,
         interface=interface,
         mac=mac,
         mtu=unpack_from("=I", seen[IFLA_MTU])[0],
