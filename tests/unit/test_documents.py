@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from podwire.sources.documents import Broken, Document, read_documents
@@ -303,6 +303,7 @@ PIECES = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60) | st.lists(PIECES, max_size=30).map(lambda pieces: "".join(pieces).encode()), st.data())
 @example(b"%YAML 9.9\n---\na", None)
 def test_any_text_gives_documents_or_one_error(text: bytes, data: Any) -> None:
@@ -320,6 +321,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(JSON)
 def test_what_was_written_is_read(value: Any) -> None:
     thing = {"apiVersion": "v1", "kind": "A", "a": value}

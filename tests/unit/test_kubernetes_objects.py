@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podwire.model.addresses import parse_address, parse_prefix
@@ -524,6 +524,7 @@ MEMBERS = st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(MEMBERS, max_size=6), st.randoms(use_true_random=False))
 def test_order_and_repetition_mean_nothing_in_a_slice(endpoints: list[Any], chance: Any) -> None:
     mixed = endpoints + endpoints[:2]
@@ -548,6 +549,7 @@ def _places(thing: Any) -> list[tuple[Any, Any]]:
     return [place for key, value in items for place in [(thing, key), *_places(value)]]
 
 
+@settings(deadline=None)
 @given(st.sampled_from(EXAMPLES), st.data())
 def test_whatever_stands_in_a_field_only_invalid_is_raised(example: Any, data: st.DataObject) -> None:
     thing = json.loads(json.dumps(example))

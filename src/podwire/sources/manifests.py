@@ -60,32 +60,36 @@ UNSEEN = Look({}, {}, NOTHING)
 
 def look(directory: str, before: Look = UNSEEN, stirred: frozenset[str] = frozenset()) -> Look:
     """What the directory holds now. Reads again what looks different, and the files in `stirred` in any case."""
-    found = _look_once(directory, before, stirred)
+    files, troubles = _read_all(directory, before.files, stirred)
     for _ in range(LOOKS_FOR_THE_GONE):
-        # A file renamed in the middle of a look may show under neither name, and its objects must not go for that.
-        if before.files.keys() <= found.files.keys():
+        # What seems gone may have been renamed or removed with its directory in the middle of the look.
+        if before.files.keys() <= files.keys():
             break
-        last, found = found, _look_once(directory, found, frozenset())
-        if found is last:
+        again = _read_all(directory, {**before.files, **files}, frozenset())
+        if again == (files, troubles):
             break
-    return found
+        files, troubles = again
+    if files == before.files and troubles == before.troubles:
+        return before
+    return Look(files, troubles, merge({path: held.file for path, held in files.items()}, troubles))
 
 
-def _look_once(directory: str, before: Look, stirred: frozenset[str]) -> Look:
+def _read_all(
+    directory: str, known: Mapping[str, Held], stirred: frozenset[str]
+) -> tuple[dict[str, Held], dict[str, str]]:
+    """Files and troubles by path; below a directory that can't be read the files are those that were known."""
     troubles: dict[str, str] = {}
     paths = sorted(_manifests(directory, troubles, set()))
     files: dict[str, Held] = {}
     for unread in sorted(troubles):
-        below = {path: held for path, held in before.files.items() if path.startswith(f"{unread}/")}
+        below = {path: held for path, held in known.items() if path.startswith(f"{unread}/")}
         files |= below
         troubles[unread] += "; its last content stays in force" if below else ""
     for path in paths:
-        held = _held(path, before.files.get(path), path in stirred)
+        held = _held(path, known.get(path), path in stirred)
         if held is not None:
             files[path] = held
-    if files == before.files and troubles == before.troubles:
-        return before
-    return Look(files, troubles, merge({path: held.file for path, held in files.items()}, troubles))
+    return files, troubles
 
 
 def _manifests(directory: str, troubles: dict[str, str], entered: set[tuple[int, int]]) -> Iterator[str]:
