@@ -26,7 +26,7 @@ from podwire.dataplane.linux.driver import Linux
 from podwire.dataplane.linux.mtu import default_route_mtu
 from podwire.dataplane.nftables.driver import NFTables
 from podwire.model.snapshot import Local, Snapshot
-from podwire.nodes import own
+from podwire.nodes import own, routes
 from podwire.pods import wiring
 from podwire.services import frontends
 from podwire.sources import cni_server
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 CAPABILITIES = (
     Capability("node", own.desired),
+    Capability("routes", routes.desired),
     Capability("services", frontends.desired),
     Capability("pods", wiring.desired),
 )

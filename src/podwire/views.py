@@ -156,7 +156,7 @@ def service_keys(now: Snapshot) -> list[ServiceKey]:
 
 def service(now: Snapshot, key: ServiceKey) -> ServiceView:
     """Raises KeyError for a Service that the snapshot has not."""
-    names = claimed(now.services[key])
+    names = claimed(now.services[key], now.node)
     return ServiceView(
         namespace=key.namespace,
         name=key.name,

@@ -179,7 +179,7 @@ def by_hand(line: str) -> None:
 
 def dump() -> str:
     """The node as other tools see it: elements, interfaces, routes, permanent neighbours."""
-    maps = (("map", "svc"), ("map", "eps"), ("set", "refused"), ("set", "hairpin"))
+    maps = (("map", "svc"), ("map", "eps"), ("set", "refused"), ("set", "external"), ("set", "pods"))
     parts = [sh("nft", "list", kind, family, "podwire", name) for family in ("ip", "ip6") for kind, name in maps]
     parts.append(" ".join(line.split(":")[1] for line in sh("ip", "-o", "link").splitlines()))
     parts += [sh("ip", *what) for what in (("-4", "route"), ("-6", "route"), ("neigh", "show", "nud", "permanent"))]

@@ -48,7 +48,7 @@ async def at_work(rig: Rig) -> Rig:
             id="refusal deleted",
         ),
         pytest.param(
-            "nft delete element ip podwire hairpin { 10.1.1.2 . 10.1.1.2 }", ["hairpin 10.1.1.2"], id="hairpin deleted"
+            "nft delete element ip podwire pods { 10.1.1.2 . 10.1.1.2 }", ["local pod 10.1.1.2"], id="local pod deleted"
         ),
         pytest.param(
             "nft flush set ip6 podwire service_ranges",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sysconfig
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 
@@ -17,7 +19,7 @@ import pytest
 from podwire.lab import control, layout, lifecycle, process, spaces
 from podwire.lab.control import LabView
 from podwire.lab.layout import Lab, LabError
-from podwire.lab.probe import REFUSED, Answer, ask, ask_often
+from podwire.lab.probe import REFUSED, Answer, ask, ask_often, open_socket
 from podwire.lab.questions import judge, name_of, parse_port, questions
 from podwire.lab.spaces import path_of
 from podwire.model.objects import Protocol
@@ -49,6 +51,19 @@ spec:
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: settings}
+"""
+
+
+DATABASE = """
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec: {containers: [{name: main, ports: [{containerPort: 5432}]}]}
 """
 
 
@@ -140,6 +155,13 @@ def test_exec_runs_in_the_pod_s_network_and_gives_its_status(lab: Lab, root: Pat
     assert "no pod, node or client" in podwire(root, "exec", "nobody", "--", "true").stderr
 
 
+def test_a_pod_knows_services_by_their_names(lab: Lab, root: Path) -> None:
+    for name in ("frontend", "frontend.default.svc.cluster.local"):
+        found = podwire(root, "exec", "leader", "--", "curl", "-sS", f"http://{name}/")
+        assert json.loads(found.stdout)["pod"].startswith("default/frontend-"), found.stderr
+    assert "frontend" not in Path("/etc/hosts").read_text(encoding="utf-8")
+
+
 def test_an_http_client_is_answered_and_may_go_on(lab: Lab, root: Path) -> None:
     address = next(it.cluster_ips[1] for it in control.view(lab).services if it.name == "frontend")
     url = f"http://[{address}]/"
@@ -162,6 +184,27 @@ def test_the_host_network_answers_by_the_address_that_was_asked(root: Path, mani
         for port, protocol in ((9100, Protocol.TCP), (9200, Protocol.UDP)):
             answer = ask(leader, address, port, protocol)
             assert (str(answer), answer.port) == (name_of(monitor), port), (address, protocol, answer)
+
+
+def test_thousands_of_connections_at_once_are_all_answered(lab: Lab) -> None:
+    seen = control.view(lab)
+    frontend = next(it for it in seen.services if it.name == "frontend")
+    leader = path_of(next(it.space for it in seen.pods if it.name.startswith("leader")))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    pods: set[str] = set()
+    try:
+        with ExitStack() as opened:
+            connections = [opened.enter_context(open_socket(leader, frontend.cluster_ips[0])) for _ in range(3000)]
+            for connection in connections:
+                connection.settimeout(30)
+                connection.connect((frontend.cluster_ips[0], 80))
+            for connection in connections:
+                connection.sendall(b"who?\n")
+            pods = {json.loads(connection.recv(4096))["pod"] for connection in connections}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert pods == set(frontend.backends)
 
 
 # --- changes -----------------------------------------------------------------------------------
@@ -227,6 +270,21 @@ def test_a_pod_whose_spec_changes_is_another_pod(lab: Lab, manifests: Path) -> N
     seen = control.view(lab, control.Sync())
     assert not before & {it.name for it in seen.pods}
     assert asked(seen, "frontend", "leader", 1)[0].port == 6380
+
+
+def test_a_pod_that_keeps_its_name_is_attached_anew(lab: Lab, manifests: Path) -> None:
+    file = manifests / "db.yaml"
+    file.write_text(DATABASE, "utf-8")
+    (before,) = (it for it in control.view(lab, control.Sync()).pods if it.name == "db-0")
+    file.write_text(DATABASE.replace("5432", "5433"), "utf-8")
+    (after,) = (it for it in control.view(lab, control.Sync()).pods if it.name == "db-0")
+    assert (before.ports, after.ports) == (("5432/TCP",), ("5433/TCP",))
+    assert not set(before.addresses) & set(after.addresses)
+    assert ask(path_of(lab_node(lab)), after.addresses[0], 5433).pod == "default/db-0"
+
+
+def lab_node(lab: Lab) -> str:
+    return control.view(lab).nodes[0].space
 
 
 def test_replicas_by_hand_hold_until_the_manifest_says_another_number(lab: Lab, manifests: Path, root: Path) -> None:

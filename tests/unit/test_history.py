@@ -7,7 +7,7 @@ from podwire.controller.events import Resync, ResyncReason
 from podwire.controller.history import MOST_LINES, History, record_of, words
 from podwire.controller.transaction import Result, Step
 from podwire.model.addresses import parse_address, parse_prefix
-from podwire.model.network import Backend, Frontend, HairpinKey, Route, RouteKey, Slots, SysctlKey
+from podwire.model.network import Backend, Frontend, LocalPodKey, Route, RouteKey, Slots, SysctlKey
 from podwire.model.objects import Protocol
 
 FRONTEND = Frontend(parse_address("10.96.0.1"), Protocol.TCP, 80)
@@ -35,13 +35,13 @@ def test_a_change_in_words(key: object, change: Change, says: str) -> None:
 
 
 def test_changes_are_told_by_the_capability_that_wanted_them() -> None:
-    leftover = HairpinKey(parse_address("10.1.0.9"))
+    leftover = LocalPodKey(parse_address("10.1.0.9"))
     step = Step("nftables", {FRONTEND: Change(None, Slots(1, (A,))), leftover: Change(True, None)}, {}, 2)
     decided = (("node", {}), ("services", {"nftables": {FRONTEND: frozenset({A})}}))
     record = record_of(Result(Resync(ResyncReason.ON_DEMAND), (step,), 0.5, decided=decided), 7, 1.0)
     assert record.changes == {
         "services": ("frontend 10.96.0.1:80/TCP added (class 1: 10.1.0.1:80)",),
-        "leftovers": ("hairpin 10.1.0.9 removed",),
+        "leftovers": ("local pod 10.1.0.9 removed",),
     }
     assert (record.number, record.event, record.operations, record.milliseconds) == (
         7,
@@ -52,7 +52,7 @@ def test_changes_are_told_by_the_capability_that_wanted_them() -> None:
 
 
 def test_a_long_record_is_cut_and_says_so() -> None:
-    keys = [HairpinKey(parse_address(f"10.1.0.{n}")) for n in range(MOST_LINES + 5)]
+    keys = [LocalPodKey(parse_address(f"10.1.0.{n}")) for n in range(MOST_LINES + 5)]
     step = Step("nftables", {key: Change(None, True) for key in keys}, {key: Outcome(True) for key in keys}, 25)
     wanted = {"nftables": dict.fromkeys(keys, True)}
     record = record_of(Result(Resync(ResyncReason.ON_DEMAND), (step,), decided=(("pods", wanted),)), 1, 1.0)

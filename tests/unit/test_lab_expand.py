@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from podwire.lab.expand import Manifest, ManifestsError, ObjectKey, Plan, Scaled, expand, objects
+from podwire.lab.hosts import hosts
 from podwire.lab.slices import RunningPod, listens_on
 from podwire.model.addresses import parse_address
 from podwire.model.objects import PodKey, Protocol
@@ -272,6 +273,32 @@ def test_what_is_older_stays_older() -> None:
     second = expand(manifests(service("web"), service("new")), 1, first.given, now="2024-01-02T00:00:00Z")
     born = {key.name: it.object["metadata"]["creationTimestamp"] for key, it in second.services.items()}
     assert born == {"web": "2024-01-01T00:00:00Z", "new": "2024-01-02T00:00:00Z"}
+
+
+def test_names_are_those_of_a_cluster_s_dns() -> None:
+    plan = expand(
+        manifests(
+            service("web", "clusterIPs: [10.96.0.10, 'fd00:96::10'], ipFamilyPolicy: PreferDualStack"),
+            service("db", "clusterIP: None", selector="app: db"),
+            workload("StatefulSet", "db", "serviceName: db", labels="app: db"),
+            bare("p").replace("name: p,", "name: p, namespace: other,"),
+        ),
+        1,
+    )
+    held = hosts(objects(plan, running(plan)))
+    lines = held["default"].splitlines()[2:]
+    assert lines == [
+        "10.96.0.10 web web.default web.default.svc web.default.svc.cluster.local",
+        "fd00:96::10 web web.default web.default.svc web.default.svc.cluster.local",
+        "10.244.1.2 db db.default db.default.svc db.default.svc.cluster.local",
+        "10.244.1.2 db-0.db db-0.db.default db-0.db.default.svc db-0.db.default.svc.cluster.local",
+    ]
+    assert held["other"].splitlines()[2] == "10.96.0.10 web.default web.default.svc web.default.svc.cluster.local"
+
+
+def test_ports_that_nothing_answers_on_are_listed() -> None:
+    plan = expand(manifests(workload(ports="[{containerPort: 1, protocol: SCTP}]")), 1)
+    assert plan.unused == ("SCTP, which nothing here answers on: Deployment/default/web",)
 
 
 def test_other_kinds_are_listed_and_nothing_else() -> None:

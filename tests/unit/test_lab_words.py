@@ -64,7 +64,7 @@ LAB = LabView(
     ],
 )
 def test_a_place_by_its_name_or_the_beginning_of_it(words: str, space: str) -> None:
-    assert find(LAB, words) == space
+    assert find(LAB, words).space == space
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from podwire.dataplane.messages import attrs
 from podwire.dataplane.nftables import render as r
 from podwire.dataplane.nftables.layout import CLASSES
 from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, parse_address
-from podwire.model.network import Backend, Frontend, HairpinKey, ServiceRangeKey, Slots
+from podwire.model.network import Backend, Frontend, LocalPodKey, ServiceRangeKey, Slots
 from podwire.model.objects import Protocol
 
 backends = st.builds(lambda n: Backend(Address(n.to_bytes(4, "big")), 80), st.integers(1, 40))
@@ -150,8 +150,8 @@ def test_adjacent_ranges_stay_apart() -> None:
     assert r.keys(IPV4, {"service_ranges": bodies}) == {one: True, two: True}
 
 
-def test_a_hairpin_is_read_back() -> None:
+def test_a_local_pod_is_read_back() -> None:
     maps = Maps()
-    key = HairpinKey(parse_address("fd01::2"))
+    key = LocalPodKey(parse_address("fd01::2"))
     maps.apply(r.render(key, Change(None, True)))
     assert maps.read(IPV6) == {key: True}

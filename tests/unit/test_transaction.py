@@ -111,23 +111,18 @@ async def test_a_key_whose_change_failed_is_read_before_its_next_change() -> Non
     drivers = _, _, nftables = world.memories()
     transaction = world.transaction(drivers)
     now, _ = await transaction.run(world.start(), RESYNC)
-    changes = e.KubeStateChange(
-        (
-            (
-                world.ServiceKey("default", "a"),
-                world.Service((world.ServicePort("p", world.Protocol.TCP, 80),), (world.parse_address("10.96.0.1"),)),
-            ),
-        )
-    )
+    key, ports = world.ServiceKey("default", "a"), (world.ServicePort("p", world.Protocol.TCP, 80),)
+    address = world.parse_address("10.96.0.1")
     nftables.fails = lambda _: "no luck"
-    now, result = await transaction.run(now, changes)
+    now, result = await transaction.run(now, e.KubeStateChange(((key, world.Service(ports, (address,))),)))
     assert result.error is not None
     assert not result.reverted
-    frontend = Frontend(world.parse_address("10.96.0.1"), world.Protocol.TCP, 80)
+    frontend = Frontend(address, world.Protocol.TCP, 80)
     assert now.programmed["nftables"][frontend] is UNKNOWN
     nftables.fails = lambda _: None
     nftables.held[frontend] = "somebody's"  # what it holds can't be known
-    now, result = await transaction.run(now, changes)
+    changed = world.Service(ports, (address,), created="2026-01-01T00:00:00Z")
+    now, result = await transaction.run(now, e.KubeStateChange(((key, changed),)))
     assert result.error is None
     assert not any(transaction.drift(now).values())
 

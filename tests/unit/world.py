@@ -30,19 +30,22 @@ from podwire.model.objects import (
     SliceKey,
 )
 from podwire.model.snapshot import Local, Snapshot
-from podwire.nodes import own
+from podwire.nodes import own, routes
 from podwire.pods import wiring
 from podwire.services import frontends
 
 CAPABILITIES = (
     Capability("node", own.desired),
+    Capability("routes", routes.desired),
     Capability("services", frontends.desired),
     Capability("pods", wiring.desired),
 )
 NODE = NodeKey("one")
+EXTERNAL = tuple(map(parse_address, ("192.0.2.1", "192.168.0.1")))
+"""The second is a node's own too."""
 NODES = (
-    Node((parse_prefix("10.1.1.0/29"), parse_prefix("fd01::/64"))),
-    Node((parse_prefix("10.1.2.0/28"),)),
+    Node((parse_prefix("10.1.1.0/29"), parse_prefix("fd01::/64")), (EXTERNAL[1], parse_address("fd99::1"))),
+    Node((parse_prefix("10.1.2.0/28"),), (parse_address("192.168.0.2"),)),
     Node(),
 )
 LOCAL = Local("one", 1500, (parse_prefix("10.96.0.0/16"),))
@@ -50,13 +53,20 @@ LOCAL = Local("one", 1500, (parse_prefix("10.96.0.0/16"),))
 services = st.builds(
     Service,
     ports=st.lists(
-        st.builds(ServicePort, st.sampled_from("pq"), st.sampled_from(Protocol), st.integers(80, 82)),
+        st.builds(
+            ServicePort,
+            st.sampled_from("pq"),
+            st.sampled_from(Protocol),
+            st.integers(80, 82),
+            st.sampled_from((0, 80, 30080)),
+        ),
         max_size=3,
         unique_by=(lambda port: port.name, lambda port: (port.protocol, port.port)),
     ).map(tuple),
     cluster_ips=st.lists(
         st.sampled_from(("10.96.0.1", "10.96.0.2", "10.97.0.3", "fd96::1")).map(parse_address), max_size=2, unique=True
     ).map(tuple),
+    external_ips=st.lists(st.sampled_from(EXTERNAL), max_size=1).map(tuple),
     created=st.sampled_from(("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")),
 )
 members = st.builds(
@@ -78,6 +88,7 @@ changes = st.one_of(
     st.tuples(service_keys, st.none() | services),
     st.tuples(st.builds(SliceKey, st.just("default"), st.sampled_from("xyz")), st.none() | slices),
     st.tuples(st.just(NODE), st.sampled_from(NODES)),
+    st.tuples(st.builds(NodeKey, st.sampled_from(("two", "three"))), st.none() | st.sampled_from(NODES)),
 )
 kube_changes = st.builds(e.KubeStateChange, st.lists(changes, min_size=1, max_size=4).map(tuple))
 attachment_keys = st.builds(AttachmentKey, st.sampled_from(["s1", "s2", "s3", "s4", "s5", "s6"]), st.just("eth0"))

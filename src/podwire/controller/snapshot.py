@@ -15,7 +15,6 @@ from podwire.controller import events as e
 from podwire.controller.difference import Outcome
 from podwire.ipam import blocks
 from podwire.model.addresses import Address
-from podwire.model.network import Frontend
 from podwire.model.objects import (
     Attachment,
     AttachmentKey,
@@ -34,9 +33,10 @@ from podwire.model.objects import (
 )
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 from podwire.pods.wiring import interface_name
-from podwire.services.frontends import claims_of
+from podwire.services.frontends import Claim, claims_of
 
 NOTHING = Touched()
+NO_CLAIMS: frozenset[Claim] = frozenset()
 
 
 def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
@@ -129,6 +129,8 @@ def _change(now: Snapshot, changes: Iterable[tuple[ObjectKey, Object | None]]) -
     services: set[ServiceKey] = set()
     nodes: set[NodeKey] = set()
     for key, value in changes:
+        if value == _held(now, key):
+            continue
         now, more = _put(now, key, value)
         services |= more.services
         nodes |= more.nodes
@@ -150,6 +152,20 @@ def _list(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapsho
     return _change(empty, objects)[0]
 
 
+def _held(now: Snapshot, key: ObjectKey) -> Object | None:
+    match key:
+        case ServiceKey():
+            return now.services.get(key)
+        case SliceKey():
+            return now.slices.get(key)
+        case NodeKey():
+            return now.nodes.get(key)
+        case PodKey():
+            return now.pods.get(key)
+        case NamespaceKey():
+            return now.namespaces.get(key)
+
+
 def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot, Touched]:
     match key, value:
         case ServiceKey(), (Service() | None):
@@ -157,7 +173,7 @@ def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot,
         case SliceKey(), (BackendSlice() | None):
             return _put_slice(now, key, value)
         case NodeKey(), (Node() | None):
-            return replace(now, nodes=_set(now.nodes, key, value)), Touched(nodes=frozenset((key,)))
+            return _put_node(now, key, value)
         case PodKey(), (Pod() | None):
             return replace(now, pods=_set(now.pods, key, value)), NOTHING
         case NamespaceKey(), (Namespace() | None):
@@ -165,10 +181,31 @@ def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot,
     raise TypeError(f"{key}: {value!r}")
 
 
+def _put_node(now: Snapshot, key: NodeKey, node: Node | None) -> tuple[Snapshot, Touched]:
+    """This node's addresses are where node ports are: the Services that have some claim others then."""
+    before = now.node
+    now = replace(now, nodes=_set(now.nodes, key, node))
+    touched: set[ServiceKey] = set()
+    if now.node.addresses != before.addresses:
+        for name, service in now.services.items():
+            if any(port.node_port for port in service.ports):
+                now, rivals = _claim(now, name, claims_of(service, before), claims_of(service, now.node))
+                touched |= rivals
+    return now, Touched(services=frozenset(touched), nodes=frozenset((key,)))
+
+
 def _put_service(now: Snapshot, key: ServiceKey, service: Service | None) -> tuple[Snapshot, Touched]:
     before = now.services.get(key)
-    old = claims_of(before) if before is not None else frozenset[Frontend | Address]()
-    new = claims_of(service) if service is not None else frozenset[Frontend | Address]()
+    old = claims_of(before, now.node) if before is not None else NO_CLAIMS
+    new = claims_of(service, now.node) if service is not None else NO_CLAIMS
+    now, touched = _claim(replace(now, services=_set(now.services, key, service)), key, old, new)
+    return now, Touched(services=frozenset(touched))
+
+
+def _claim(
+    now: Snapshot, key: ServiceKey, old: frozenset[Claim], new: frozenset[Claim]
+) -> tuple[Snapshot, set[ServiceKey]]:
+    """The index of claims after a Service gave up the old and took the new; and all whom that concerns."""
     claims = now.claims
     touched = {key}
     for claim in old | new:
@@ -176,10 +213,7 @@ def _put_service(now: Snapshot, key: ServiceKey, service: Service | None) -> tup
         touched |= rivals
         mine = rivals | {key} if claim in new else rivals - {key}
         claims = _set(claims, claim, mine or None)
-    return (
-        replace(now, services=_set(now.services, key, service), claims=claims),
-        Touched(services=frozenset(touched)),
-    )
+    return replace(now, claims=claims), touched
 
 
 def _put_slice(now: Snapshot, key: SliceKey, part: BackendSlice | None) -> tuple[Snapshot, Touched]:

@@ -146,13 +146,22 @@ class ServiceRangeKey(Value, frozen=True):
         return f"service range {first}" if first == last else f"service range {first} to {last}"
 
 
-class HairpinKey(Value, frozen=True):
-    """A pod of this node that may reach itself through a Service, and must then be masqueraded."""
+class ExternalKey(Value, frozen=True):
+    """A frontend outside of the service ranges: its clients may be anywhere, so answers must come back by this node."""
+
+    frontend: Frontend
+
+    def __str__(self) -> str:
+        return f"external {self.frontend}"
+
+
+class LocalPodKey(Value, frozen=True):
+    """A pod of this node: its answers come by here, and it must see another source where it reaches itself."""
 
     address: Address
 
     def __str__(self) -> str:
-        return f"hairpin {show_address(self.address)}"
+        return f"local pod {show_address(self.address)}"
 
 
 class RulesKey(Value, frozen=True):

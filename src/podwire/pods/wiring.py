@@ -13,9 +13,9 @@ from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, family_
 from podwire.model.network import (
     AddressKey,
     CursorKey,
-    HairpinKey,
     Link,
     LinkKey,
+    LocalPodKey,
     NeighbourKey,
     Route,
     RouteKey,
@@ -36,16 +36,16 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
     keys: Iterable[AttachmentKey] = now.attachments if touched is None else sorted(touched.attachments)
     rows: dict[Any, Any] = {}
     linux: dict[Any, Any] = {}
-    hairpins: dict[Any, Any] = {}
+    local: dict[Any, Any] = {}
     for key in keys:
         attachment = now.attachments.get(key)
         if attachment is not None:
             rows[key] = attachment
             linux |= wiring(key, attachment, now.local.mtu)
-            hairpins |= {HairpinKey(address): True for address in attachment.addresses}
+            local |= {LocalPodKey(address): True for address in attachment.addresses}
     if touched is None or touched.attachments:
         rows |= {CursorKey(block): cursor for block, cursor in now.cursors.items()}
-    return {"store": rows, "linux": linux, "nftables": hairpins}
+    return {"store": rows, "linux": linux, "nftables": local}
 
 
 def wiring(key: AttachmentKey, it: Attachment, mtu: int) -> dict[Any, Any]:

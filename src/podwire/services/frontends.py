@@ -5,13 +5,16 @@ so by `explain`. A Service's frontends exist with or without backends: without, 
 slices may repeat each other.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from podwire.model.addresses import Address
-from podwire.model.network import Backend, Frontend, ServiceRangeKey
-from podwire.model.objects import Member, Protocol, Service, ServiceKey
+from podwire.model.network import Backend, ExternalKey, Frontend, ServiceRangeKey
+from podwire.model.objects import Member, Node, Protocol, Service, ServiceKey, ServicePort
 from podwire.model.snapshot import Snapshot, Touched
+
+Claim = Frontend | Address
+"""What a Service claims: a frontend, or all of a cluster IP."""
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
@@ -20,7 +23,9 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
     for key in keys:
         service = now.services.get(key)
         if service is not None:
-            found |= frontends(now, key)
+            mine = frontends(now, key)
+            found |= mine
+            found |= {ExternalKey(f): True for f in mine if f.address not in service.cluster_ips}
             found |= {ServiceRangeKey(a, a): True for a in service.cluster_ips if not _covered(now, a)}
     if touched is None:
         found |= {ServiceRangeKey(cidr.first, cidr.last): True for cidr in now.local.service_cidrs}
@@ -40,10 +45,9 @@ def frontends(now: Snapshot, key: ServiceKey) -> dict[Frontend, frozenset[Backen
     found: dict[Frontend, frozenset[Backend]] = {}
     for port in service.ports:
         ready = by_port.get((port.name, port.protocol), ())
-        for address in service.cluster_ips:
-            frontend = Frontend(address, port.protocol, port.port)
+        for frontend in _of_port(service, port, now.node):
             if owner(now, frontend) == key:
-                found[frontend] = frozenset(b for b in ready if len(b.address) == len(address))
+                found[frontend] = frozenset(b for b in ready if len(b.address) == len(frontend.address))
     return found
 
 
@@ -62,16 +66,32 @@ def serves(member: Member) -> bool:
     return member.ready
 
 
-def claimed(service: Service) -> frozenset[Frontend]:
-    """The frontends that a Service names, whether or not it gets them."""
-    return frozenset(
-        Frontend(address, port.protocol, port.port) for port in service.ports for address in service.cluster_ips
-    )
+def claimed(service: Service, node: Node) -> frozenset[Frontend]:
+    """The frontends that a Service names on this node, whether or not it gets them."""
+    return frozenset(frontend for port in service.ports for frontend in _of_port(service, port, node))
 
 
-def claims_of(service: Service) -> frozenset[Frontend | Address]:
+def claims_of(service: Service, node: Node) -> frozenset[Claim]:
     """All that another Service could claim too: what becomes of it depends on both."""
-    return claimed(service) | frozenset(service.cluster_ips)
+    return claimed(service, node) | frozenset(service.cluster_ips)
+
+
+def node_port_addresses(node: Node) -> tuple[Address, ...]:
+    """Where node ports are: the first address of each family (KEP-3866, nodePortAddresses "primary")."""
+    found: dict[int, Address] = {}
+    for address in node.addresses:
+        found.setdefault(len(address), address)
+    return tuple(found.values())
+
+
+def _of_port(service: Service, port: ServicePort, node: Node) -> Iterator[Frontend]:
+    for address in (*service.cluster_ips, *service.external_ips):
+        yield Frontend(address, port.protocol, port.port)
+    if port.node_port and service.cluster_ips:
+        families = {len(address) for address in service.cluster_ips}
+        for address in node_port_addresses(node):
+            if len(address) in families:
+                yield Frontend(address, port.protocol, port.node_port)
 
 
 def owner(now: Snapshot, frontend: Frontend) -> ServiceKey:

@@ -6,6 +6,7 @@ ours and unaltered if the seal's digest is that of what is read; else they are l
 """
 
 import errno
+import itertools
 import os
 from hashlib import sha1
 from typing import Any
@@ -19,7 +20,7 @@ from podwire.dataplane.nftables.layout import SEAL, layout, renew, seal
 from podwire.model.addresses import FAMILIES, Family
 from podwire.model.network import RulesKey
 
-MAPS = ("svc", "eps", "refused", "service_ranges", "hairpin")
+MAPS = ("svc", "eps", "refused", "service_ranges", "external", "pods")
 _CHAIN_COMMENT = 12
 
 
@@ -100,6 +101,7 @@ class NFTables:
         return 0 if self._socket.dump(r.GETCHAIN, r.table(family)) else None
 
     def _digest(self, family: Family) -> str:
+        """Of the rules as they are read, and of what they should have been made from."""
         bodies = self._socket.dump(r.GETRULE, r.table(family))
         rules = [(seen[2], seen[4]) for seen in (attrs(body, 4) for body in bodies)]
         rules.sort(key=lambda rule: rule[0])  # by chain; within one, their order counts
@@ -108,8 +110,8 @@ class NFTables:
             for seen in (attrs(body, 4) for body in self._socket.dump(r.GETCHAIN, r.table(family)))
             if seen[3][:-1].decode() != SEAL
         )
-        whole = b"".join(part for rule in rules for part in rule) + b"".join(part for hook in hooks for part in hook)
-        return sha1(whole, usedforsecurity=False).hexdigest()[:16]
+        parts = [layout(family).encode(), *itertools.chain(*rules), *itertools.chain(*hooks)]
+        return sha1(b"".join(parts), usedforsecurity=False).hexdigest()[:16]
 
     def _load_rules(self, family: Family, change: Change) -> Outcome:
         version = change.after

@@ -10,6 +10,7 @@ empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that n
     entry,     whatever still goes to a refused frontend or to an address that is only a Service's is refused at once
     local
     post       a pod that reaches itself through a Service must see another source
+    remote     so must a backend elsewhere whose client is elsewhere too: its answer has to come back by this node
 """
 
 from podwire.model.addresses import IPV4, Family
@@ -69,14 +70,28 @@ def _maps(family: Family) -> list[str]:
         f"add map {where} eps {{ typeof {slot} : {ip} daddr . th dport; size 1048576; }}",
         f"add set {where} refused {{ type {kind} . inet_proto . inet_service; size 131072; }}",
         f"add set {where} service_ranges {{ type {kind}; flags interval; }}",
-        f"add set {where} hairpin {{ type {kind} . {kind}; size 65536; }}",
+        f"add set {where} external {{ type {kind} . inet_proto . inet_service; size 131072; }}",
+        f"add set {where} pods {{ type {kind} . {kind}; size 65536; }}",
     ]
 
 
 def _rules(ip: str) -> dict[str, list[str]]:
     frontend = f"{ip} daddr . meta l4proto . th dport"
     rules = {name: [f"{frontend} vmap @svc"] for name in ("pre", "out")}
-    rules["post"] = [f"{ip} saddr . {ip} daddr @hairpin masquerade"]
+    original = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
+    # `pods` holds each local pod's address twice, so that one set answers both "is it local?" and "is it itself?".
+    rules["post"] = [
+        f"{ip} saddr . {ip} daddr @pods masquerade",
+        f"ct status dnat ct original {ip} daddr @service_ranges goto remote",
+        *(f"ct status dnat meta l4proto {protocol} {original} @external goto remote" for protocol in PROTOCOLS),
+    ]
+    rules["remote"] = [
+        f"{ip} saddr . {ip} saddr @pods return",
+        f"{ip} daddr . {ip} daddr @pods return",
+        "fib saddr type local return",
+        "fib daddr type local return",
+        "masquerade",
+    ]
     # TCP by reset: an ICMP answer to a socket that is just sending is lost.
     refusals = [
         f"ct state new meta l4proto tcp {frontend} @refused reject with tcp reset",

@@ -17,7 +17,7 @@ from podwire.controller.difference import Change
 from podwire.dataplane.messages import CREATE, NESTED, Message, attr, attrs, nest, text, walk
 from podwire.dataplane.nftables.layout import CLASSES, TABLE
 from podwire.model.addresses import Address, Family, family_of
-from podwire.model.network import Backend, Frontend, HairpinKey, RulesKey, ServiceRangeKey, Slots
+from podwire.model.network import Backend, ExternalKey, Frontend, LocalPodKey, RulesKey, ServiceRangeKey, Slots
 from podwire.model.objects import Protocol
 
 _SUBSYSTEM = 10 << 8
@@ -46,14 +46,18 @@ def family_of_key(key: Any) -> Family:
             return family
         case ServiceRangeKey(first, _):
             return family_of(first)
+        case ExternalKey(frontend):
+            return frontend.family
     return family_of(key.address)
 
 
 def holder(key: Any) -> tuple[str, ...]:
     """The maps and sets in which a key lies."""
     match key:
-        case HairpinKey():
-            return ("hairpin",)
+        case LocalPodKey():
+            return ("pods",)
+        case ExternalKey():
+            return ("external",)
         case ServiceRangeKey():
             return ("service_ranges",)
         case Frontend():
@@ -116,8 +120,10 @@ def _order(backend: Backend) -> tuple[bytes, int]:
 def render(key: Any, change: Change) -> list[Message]:
     gone = change.after is None
     match key:
-        case HairpinKey(address):
-            return _messages(family_of(address), "hairpin", [_element(address * 2)], gone)
+        case LocalPodKey(address):
+            return _messages(family_of(address), "pods", [_element(address * 2)], gone)
+        case ExternalKey(frontend):
+            return _messages(frontend.family, "external", [_element(frontend_key(frontend))], gone)
         case ServiceRangeKey(first, last):
             return _messages(family_of(first), "service_ranges", _range(first, last), gone)
         case Frontend():
@@ -220,7 +226,8 @@ def elements(bodies: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, int]]:
 def keys(family: Family, dumped: Dumped) -> dict[Any, Any]:
     """What the dumped maps and sets say; those that were not dumped are passed over."""
     size = family.size
-    found: dict[Any, Any] = {HairpinKey(Address(key[:size])): True for key, _, _ in elements(dumped.get("hairpin", ()))}
+    found: dict[Any, Any] = {LocalPodKey(Address(key[:size])): True for key, _, _ in elements(dumped.get("pods", ()))}
+    found |= {ExternalKey(_frontend_of(size, key)): True for key, _, _ in elements(dumped.get("external", ()))}
     found |= _ranges(dumped.get("service_ranges", ()))
     found |= _frontends(size, dumped)
     return found
