@@ -100,12 +100,10 @@ async def test_failures_lead_to_one_healing_resync_of_what_failed(
 ) -> None:
     monkeypatch.setattr(loop_module, "HEALING_DELAYS", (0.01,))
     bench.nftables.fails = lambda _: "no luck"
-    key, service = (
-        world.ServiceKey("default", "a"),
-        world.Service((world.ServicePort("p", world.Protocol.TCP, 80),), (world.parse_address("10.96.0.1"),)),
-    )
-    for value in (service, None, service):
-        assert (await bench.controller.submit(KubeStateChange(((key, value),)))).error is not None
+    key, ports = world.ServiceKey("default", "a"), (world.ServicePort("p", world.Protocol.TCP, 80),)
+    for created in ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"):
+        service = world.Service(ports, (world.parse_address("10.96.0.1"),), created=created)
+        assert (await bench.controller.submit(KubeStateChange(((key, service),)))).error is not None
     bench.nftables.fails = lambda _: None
     await bench.until("Resync healing of nftables")
     assert bench.events().count("Resync") == 2
