@@ -94,7 +94,7 @@ def status(*, which: Which = _LAB, output: Output = "table") -> int:
 
 @app.command(name="exec")
 def execute(place: str, /, *command: Annotated[str, Parameter(allow_leading_hyphen=True)], which: Which = _LAB) -> int:
-    """Run a program of this machine in the network of a pod, node or client.
+    """Run a program of this machine in the network of a pod, node or client; a pod knows Services by their names.
 
     Parameters
     ----------
@@ -107,9 +107,12 @@ def execute(place: str, /, *command: Annotated[str, Parameter(allow_leading_hyph
 
     if not command:
         raise Failed("expected a command after --, such as: podwire lab exec POD -- ip address", REFUSED)
-    space = find(_view(_loaded(which)), place)
+    lab = _loaded(which)
+    found = find(_view(lab), place)
+    # ip-netns(8) gives the program mounts of its own: only there the cluster's names are in /etc/hosts.
+    named = ["sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(lab.hosts / found.pods)] if found.pods else []
     sys.stdout.flush()
-    os.execvp("ip", ["ip", "netns", "exec", space, *command])  # noqa: S606  what was asked for
+    os.execvp("ip", ["ip", "netns", "exec", found.space, *named, *command])  # noqa: S606  what was asked for
 
 
 @app.command

@@ -141,6 +141,8 @@ def ask(lab: Lab, request: Requests) -> Reply:
             connection.sendall(msgspec.json.encode(request) + b"\n")
             with connection.makefile("rb") as answers:
                 answer = answers.readline()
+        except PermissionError:
+            raise LabError("the lab answers only root: run it with sudo") from None
         except OSError:
             answer = b""
     if not answer.endswith(b"\n"):

@@ -1,7 +1,7 @@
 """The lab's process: started by `up`, it serves until it is told to end.
 
 Invariants: it writes itself down before anything else. It tells `up` how it goes through a pipe, and then is on its
-own: no terminal, no parent. Its end leaves nodes, pods and agents as they are; `down` has them written down.
+own: no terminal, no parent. Its end is not the end of the lab: that is `down`, which knows all from the record.
 """
 
 import asyncio
@@ -23,13 +23,14 @@ from podwire.lab.expand import ManifestsError
 from podwire.lab.layout import Lab, load
 from podwire.lab.process import ProgramError, record
 from podwire.lab.supervisor import Supervisor
+from podwire.lab.userfiles import signature
 
 log = logging.getLogger(__name__)
 
 QUIET_MS, LONGEST_MS = 20, 500
 """Changes of files are grouped until none came for the first, at most for the second."""
 LOOK_MS = 5000
-"""The manifests are read again so often in any case: some file systems tell nothing."""
+"""So often the manifests are looked at in any case: some file systems tell nothing."""
 
 
 class Progress(Struct, frozen=True):
@@ -52,27 +53,32 @@ async def serve(lab: Lab, tell: Callable[[Progress], None]) -> int:
 
     supervisor = Supervisor(lab, say)
     starting = asyncio.create_task(supervisor.start())
+    watching = asyncio.create_task(_watch(supervisor))  # from the start: what changes meanwhile waits for its turn
     ending = asyncio.create_task(stopped.wait())
     try:
-        await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            return 1
-        try:
-            starting.result()
-        except (ManifestsError, ProgramError, OSError) as error:
-            log.error("%s", error)
-            tell(Progress(failed=str(error)))
-            return 1
-        async with _answering(supervisor), _watching(supervisor) as watching:
+        await asyncio.wait({starting, watching, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if ending.done() or watching.done():
+            return _end(watching)
+        starting.result()
+        async with _answering(supervisor):
             tell(Progress(ready=True))
-            await asyncio.wait({ending, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                watching.result()  # a defect: its traceback is the log's last words
-        return 0
+            await asyncio.wait({watching, ending}, return_when=asyncio.FIRST_COMPLETED)
+            return _end(watching)
+    except (ManifestsError, ProgramError, OSError) as error:
+        log.error("%s", error)
+        tell(Progress(failed=str(error)))
+        return 1
     finally:
-        starting.cancel()
-        ending.cancel()
-        await asyncio.wait({starting, ending})
+        for task in (starting, watching, ending):
+            task.cancel()
+        await asyncio.wait({starting, watching, ending})
+
+
+def _end(watching: asyncio.Task[None]) -> int:
+    """The exit status. A watch that has ended is a defect: its traceback is the log's last words."""
+    if watching.done():
+        watching.result()
+    return 0
 
 
 @contextlib.asynccontextmanager
@@ -98,16 +104,6 @@ async def _answering(supervisor: Supervisor) -> AsyncIterator[None]:
         server.close()
 
 
-@contextlib.asynccontextmanager
-async def _watching(supervisor: Supervisor) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(_watch(supervisor))
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
-
-
 async def _watch(supervisor: Supervisor) -> None:
     changes = awatch(
         supervisor.lab.manifests,
@@ -116,7 +112,11 @@ async def _watch(supervisor: Supervisor) -> None:
         rust_timeout=LOOK_MS,
         yield_on_timeout=True,
     )
-    async for _ in changes:
+    seen = None  # what changed before the watch began is found at the first look
+    async for told in changes:
+        before, seen = seen, await asyncio.to_thread(signature, supervisor.lab.manifests)
+        if not told and seen == before:
+            continue
         try:
             await supervisor.reread()
         except OSError as error:  # the lab's own files can't be written; the next look tries again
@@ -127,6 +127,7 @@ def main(root: str, name: str, pipe: str) -> int:
     if os.fork():
         return 0
     os.setsid()
+    os.chdir("/")
     lab = load(Path(root), name)
     record(lab.processes, os.getpid(), "supervisor")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)

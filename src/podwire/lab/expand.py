@@ -16,7 +16,7 @@ from podwire.lab.slices import RunningPod, slices_of
 from podwire.lab.topology import SERVICE_RANGES, labels_of, node_object, stations
 from podwire.lab.workloads import PlannedPod, pods_of, replicas_of
 from podwire.model.addresses import show_address
-from podwire.model.objects import PodKey, ServiceKey
+from podwire.model.objects import PodKey, Protocol, ServiceKey
 from podwire.sources.fields import Invalid
 from podwire.sources.kubernetes import translate
 
@@ -120,7 +120,7 @@ def expand(
         passed_on=passed_on,
         workloads=read.workloads,
         declared={key: count for key, count in declared.items() if count is not None},
-        unused=_unused(found),
+        unused=(*_unused(found), *_unanswered(read)),
         given=Given(held, created),
     )
 
@@ -252,6 +252,15 @@ def _unused(found: Iterable[ObjectKey]) -> tuple[str, ...]:
         if key.kind not in _VERSIONS:
             kinds.setdefault(key.kind, []).append(f"{key.namespace}/{key.name}".lstrip("/"))
     return tuple(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
+
+
+def _unanswered(read: _Read) -> tuple[str, ...]:
+    names = [
+        str(workload)
+        for workload, keys in read.workloads.items()
+        if any(port.protocol is Protocol.SCTP for key in keys for port in read.pods[key].ports)
+    ]
+    return (f"SCTP, which nothing here answers on: {', '.join(names)}",) if names else ()
 
 
 def _order(key: PodKey) -> tuple[str, str]:

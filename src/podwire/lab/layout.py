@@ -97,6 +97,11 @@ class Lab(Struct, frozen=True):
     def stations(self) -> tuple[Station, ...]:
         return stations(self.nodes)
 
+    @property
+    def hosts(self) -> Path:
+        """hosts(5) for the programs in pods, a file for each of the cluster's namespaces."""
+        return self.home / "hosts"
+
     def node(self, name: str) -> NodePaths:
         return NodePaths(self.home / "nodes" / name)
 
@@ -116,7 +121,7 @@ def claim(lab: Lab) -> None:
 
 def fill(lab: Lab) -> None:
     """Raises OSError."""
-    for directory in (lab.cluster, lab.staging):
+    for directory in (lab.cluster, lab.staging, lab.hosts):
         directory.mkdir()
     for station in lab.stations:
         lab.node(station.name).home.mkdir(parents=True)

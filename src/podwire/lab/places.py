@@ -4,6 +4,7 @@ Invariants: a whole name wins over the beginning of others; words that fit sever
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from podwire.lab.control import LabView
 from podwire.lab.layout import LabError
@@ -16,11 +17,18 @@ _SHORT = {
 }
 
 
-def find(lab: LabView, words: str) -> str:
-    """The namespace of a node, client or pod. Raises LabError."""
+class Place(NamedTuple):
+    """`space`: the name of its network namespace; `pods`: the cluster's namespace that a pod is of, "" elsewhere."""
+
+    space: str
+    pods: str = ""
+
+
+def find(lab: LabView, words: str) -> Place:
+    """A node, client or pod. Raises LabError."""
     stations = {it.name: it.space for it in lab.nodes} | {it.name: it.space for it in lab.clients}
     if words in stations:
-        return stations[words]
+        return Place(stations[words])
     named = {f"{pod.namespace}/{pod.name}": pod for pod in lab.pods}
     # By what to compare: with or without the namespace.
     spelled = {full: full if "/" in words else full.partition("/")[2] for full in named}
@@ -33,7 +41,7 @@ def find(lab: LabView, words: str) -> str:
     pod = named[found[0]]
     if pod.problem:
         raise LabError(f"{found[0]} does not run: {pod.problem}")
-    return pod.space
+    return Place(pod.space, pod.namespace)
 
 
 def find_workload(lab: LabView, words: str, namespace: str) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from podwire.lab.expand import ObjectKey
 from podwire.lab.forms import Fields
+from podwire.lab.hosts import hosts
 
 Published = Mapping[str, bytes]
 """File name → content."""
@@ -30,6 +31,14 @@ def publish(directory: Path, staging: Path, before: Published, objects: Mapping[
     for name in sorted(before.keys() - after.keys()):
         (directory / name).unlink()
     return after
+
+
+def publish_names(directory: Path, staging: Path, objects: Mapping[ObjectKey, Fields]) -> None:
+    """The names of Services, for the programs in pods. Raises OSError."""
+    for namespace, text in hosts(objects).items():
+        draft = staging / f"hosts.{namespace}"
+        draft.write_text(text, encoding="utf-8")
+        draft.rename(directory / namespace)
 
 
 def file_name(key: ObjectKey) -> str:

@@ -114,11 +114,6 @@ async def set_wire(lab: str, station: Station, up: bool) -> None:
     await ip_batch([f"link set {station.name} {'up' if up else 'down'}"], fabric_space(lab))
 
 
-async def unplug(lab: str, station: Station) -> None:
-    """Removes a client: with its namespace goes its wire. Raises ProgramError."""
-    await remove([station_space(lab, station.name)])
-
-
 def processes_in(spaces: Iterable[str]) -> Iterator[Process]:
     """What runs in these namespaces, whoever has started it."""
     inodes = {(found.st_dev, found.st_ino) for found in map(_stat, map(path_of, spaces)) if found is not None}

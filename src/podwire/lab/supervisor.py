@@ -14,7 +14,7 @@ from podwire.lab.expand import ManifestsError, ObjectKey, Plan, Scaled, expand, 
 from podwire.lab.layout import Lab, LabError
 from podwire.lab.machines import Machines
 from podwire.lab.process import ProgramError
-from podwire.lab.publish import Published, publish
+from podwire.lab.publish import Published, publish, publish_names
 from podwire.lab.report import report
 from podwire.lab.settle import await_settled
 from podwire.lab.slices import RunningPod, listens_on
@@ -49,7 +49,7 @@ class Supervisor:
             self._plan = await self._read()
             for line in self._plan.unused:
                 self._say(f"not used here: {line}")
-            self._say(f"{self.lab.nodes} nodes on a fabric of their own")
+            self._say(f"{self.lab.nodes} node{'s' * (self.lab.nodes > 1)} on a fabric")
             await self.machines.set_up()
             await self._publish(frozenset())
             await asyncio.gather(*map(self.machines.start_agent, self.machines.nodes))
@@ -167,6 +167,7 @@ class Supervisor:
             if key not in leaving
         }
         now = objects(self._plan, running, frozenset(self.machines.off))
+        await asyncio.to_thread(publish_names, self.lab.hosts, self.lab.staging, now)
         self._published = await asyncio.to_thread(publish, self.lab.cluster, self.lab.staging, self._published, now)
         self.unsettled = await await_settled(self.machines.admin_sockets(), now.values())
 
