@@ -6,6 +6,7 @@ slices may repeat each other.
 """
 
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from typing import Any
 
 from podwire.model.addresses import Address
@@ -15,6 +16,22 @@ from podwire.model.snapshot import Snapshot, Touched
 
 Claim = Frontend | Address
 """What a Service claims: a frontend, or all of a cluster IP."""
+
+
+class Kind(Enum):
+    """Which part of a Service a frontend is."""
+
+    CLUSTER_IP = "cluster IP"
+    EXTERNAL_IP = "external IP"
+    NODE_PORT = "node port"
+
+
+class LeftOut(Enum):
+    """Why a member of a slice is no backend."""
+
+    NOT_READY = "not ready"
+    OTHER_FAMILY = "of another address family"
+    NO_SUCH_PORT = "its slice has no port of that name and protocol"
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
@@ -41,34 +58,37 @@ def frontends(now: Snapshot, key: ServiceKey) -> dict[Frontend, frozenset[Backen
     service = now.services.get(key)
     if service is None:
         return {}
-    by_port = backends_by_port(now, key)
+    serving = _serving(now, key)
     found: dict[Frontend, frozenset[Backend]] = {}
     for port in service.ports:
-        ready = by_port.get((port.name, port.protocol), ())
-        for frontend in _of_port(service, port, now.node):
+        for _, frontend in of_port(service, port, now.node):
             if owner(now, frontend) == key:
-                found[frontend] = frozenset(b for b in ready if len(b.address) == len(frontend.address))
+                backends = serving.get((port.name, port.protocol, len(frontend.address)), ())
+                found[frontend] = frozenset(backends)
     return found
 
 
-def backends_by_port(now: Snapshot, key: ServiceKey) -> dict[tuple[str, Protocol], set[Backend]]:
-    """By name and protocol of the ServicePort: both families together."""
-    found: dict[tuple[str, Protocol], set[Backend]] = {}
+def _serving(now: Snapshot, key: ServiceKey) -> dict[tuple[str, Protocol, int], set[Backend]]:
+    """By name and protocol of the ServicePort, and the size of an address."""
+    found: dict[tuple[str, Protocol, int], set[Backend]] = {}
     for slice_key in now.slices_of.get(key, ()):
         part = now.slices[slice_key]
+        ready = [member.address for member in part.members if left_out(member) is None]
         for port in part.ports:
-            into = found.setdefault((port.name, port.protocol), set())
-            into.update(Backend(member.address, port.port) for member in part.members if serves(member))
+            for address in ready:
+                into = found.setdefault((port.name, port.protocol, len(address)), set())
+                into.add(Backend(address, port.port))
     return found
 
 
-def serves(member: Member) -> bool:
-    return member.ready
+def left_out(member: Member) -> LeftOut | None:
+    """None: it serves."""
+    return None if member.ready else LeftOut.NOT_READY
 
 
 def claimed(service: Service, node: Node) -> frozenset[Frontend]:
     """The frontends that a Service names on this node, whether or not it gets them."""
-    return frozenset(frontend for port in service.ports for frontend in _of_port(service, port, node))
+    return frozenset(frontend for port in service.ports for _, frontend in of_port(service, port, node))
 
 
 def claims_of(service: Service, node: Node) -> frozenset[Claim]:
@@ -84,14 +104,17 @@ def node_port_addresses(node: Node) -> tuple[Address, ...]:
     return tuple(found.values())
 
 
-def _of_port(service: Service, port: ServicePort, node: Node) -> Iterator[Frontend]:
-    for address in (*service.cluster_ips, *service.external_ips):
-        yield Frontend(address, port.protocol, port.port)
+def of_port(service: Service, port: ServicePort, node: Node) -> Iterator[tuple[Kind, Frontend]]:
+    """The frontends of one ServicePort on this node."""
+    for address in service.cluster_ips:
+        yield Kind.CLUSTER_IP, Frontend(address, port.protocol, port.port)
+    for address in service.external_ips:
+        yield Kind.EXTERNAL_IP, Frontend(address, port.protocol, port.port)
     if port.node_port and service.cluster_ips:
         families = {len(address) for address in service.cluster_ips}
         for address in node_port_addresses(node):
             if len(address) in families:
-                yield Frontend(address, port.protocol, port.node_port)
+                yield Kind.NODE_PORT, Frontend(address, port.protocol, port.node_port)
 
 
 def owner(now: Snapshot, frontend: Frontend) -> ServiceKey:
