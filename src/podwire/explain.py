@@ -223,13 +223,8 @@ def parse_destination(text: str) -> Frontend:
     place, slash, name = text.partition("/")
     host, colon, port = place.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
-    if (
-        not colon
-        or not port.isascii()
-        or not port.isdigit()
-        or not 1 <= int(port) <= 65535
-        or (":" in host) != bracketed
-    ):
+    number = int(port) if port.isascii() and port.isdigit() else 0
+    if not colon or not 1 <= number <= 65535 or (":" in host) != bracketed:
         raise ValueError(form)
     try:
         protocol = Protocol[name.upper()] if slash else Protocol.TCP
