@@ -123,6 +123,13 @@ def replicas(manifests: Path, count: int) -> None:
     draft.rename(file)
 
 
+def all_right(seen: LabView) -> None:
+    for question in questions(seen):
+        answers = ask_often(question.times, question.space, question.address, question.port, question.protocol)
+        row = judge(question, list(answers))
+        assert row.right, row
+
+
 def backends(seen: LabView, name: str) -> tuple[str, ...]:
     return next(it.backends for it in seen.services if it.name == name)
 
@@ -132,7 +139,7 @@ def asked(seen: LabView, source: str, service: str, count: int, family: int = 0)
     places = {it.name: it.space for it in seen.nodes} | {it.name: it.space for it in seen.pods}
     space = next(space for name, space in places.items() if name.startswith(source))
     held = next(it for it in seen.services if it.name == service)
-    number, protocol = parse_port(held.ports[0])
+    number, _, protocol = parse_port(held.ports[0])
     return list(ask_often(count, path_of(space), held.cluster_ips[family], number, protocol))
 
 
@@ -143,10 +150,7 @@ def test_every_service_answers_from_everywhere_and_what_should_is_refused(at_res
     seen = control.view(at_rest)
     assert not seen.problems
     assert [it.problem for it in seen.pods] == [""] * 8
-    for question in questions(seen):
-        answers = ask_often(question.times, question.space, question.address, question.port, question.protocol)
-        row = judge(question, list(answers))
-        assert row.right, row
+    all_right(seen)
 
 
 def test_a_pod_is_wired_by_the_plugin_and_its_client_is_seen_as_it_is(at_rest: Lab) -> None:
@@ -307,6 +311,18 @@ def test_replicas_by_hand_hold_until_the_manifest_says_another_number(lab: Lab, 
 
 
 # --- nodes -------------------------------------------------------------------------------------
+
+
+def test_every_node_reaches_every_pod_and_a_client_every_node_port(two_nodes: Lab, manifests: Path) -> None:
+    file = manifests / "frontend.yaml"
+    file.write_text(
+        file.read_text("utf-8").replace("  ipFamilyPolicy:", "  type: NodePort\n  ipFamilyPolicy:"), "utf-8"
+    )
+    control.ask(two_nodes, control.Sync())
+    seen = control.view(two_nodes, control.MakeClient())
+    asked_from = {question.source for question in questions(seen)}
+    assert {"client1", "node1", "node2"} < asked_from
+    all_right(seen)
 
 
 def test_a_node_that_is_cut_off_has_no_backends_until_it_is_back(two_nodes: Lab) -> None:

@@ -187,17 +187,19 @@ def client(name: str = "", /, *, which: Which = _LAB) -> int:
 
 
 @app.command
-def demo(directory: Path, /, *, which: Which = Which(name="demo")) -> int:
+def demo(directory: Path, /, *, nodes: int = 1, which: Which = Which(name="demo")) -> int:
     """Start a lab, reach every Service in every way, kill the agent under traffic, and clean up.
 
     Parameters
     ----------
     directory
         Kubernetes manifests, such as examples/guestbook.
+    nodes
+        How many nodes: 1 to 200.
     """
     from podwire.lab.demo import run
 
-    return run(which.run_dir, which.name, directory)
+    return run(which.run_dir, which.name, directory, nodes)
 
 
 def _loaded(which: Which) -> "Lab":

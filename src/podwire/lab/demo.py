@@ -18,18 +18,18 @@ from podwire import views
 from podwire.cli import client
 from podwire.lab import control, lifecycle, probe
 from podwire.lab.control import LabView
-from podwire.lab.layout import Lab
-from podwire.lab.questions import Question, Row, judge, name_of, questions, to_service
+from podwire.lab.layout import Lab, LabError
+from podwire.lab.questions import Question, Row, judge, name_of, parse_port, questions, questions_of
 
 REQUESTS, KILL_AT = 1000, 300
 
 
-def run(root: Path, name: str, manifests: Path) -> int:
+def run(root: Path, name: str, manifests: Path, nodes: int) -> int:
     """The exit status. Raises LabError where the lab can't be made."""
     console = Console(width=None if sys.stdout.isatty() else 130, markup=False, highlight=False)
     before = signal.signal(signal.SIGTERM, _interrupted)
     try:
-        lab = lifecycle.up(root, name, manifests, 1, console.print)
+        lab = lifecycle.up(root, name, manifests, nodes, console.print)
         try:
             return _show(lab, console)
         finally:
@@ -43,6 +43,10 @@ def run(root: Path, name: str, manifests: Path) -> int:
 
 def _show(lab: Lab, console: Console) -> int:
     seen = control.view(lab)
+    if not any(service.backends and "None" not in service.cluster_ips for service in seen.services):
+        raise LabError(f"{lab.manifests}: no Service has pods to answer")
+    if any(parse_port(text)[1] for service in seen.services for text in service.ports):
+        seen = control.view(lab, control.MakeClient())
     rows = [_row(question) for question in questions(seen)]
     rows += _without_backends(lab, seen)
     console.print(_table("\nWhat the network answers", rows))
@@ -70,18 +74,15 @@ def _without_backends(lab: Lab, seen: LabView) -> list[Row]:
         for replicas, when in ((0, "scaled to none"), (len(service.backends), "scaled back")):
             now = control.view(lab, control.Scale(workload, replicas))
             same = next(it for it in now.services if (it.namespace, it.name) == (service.namespace, service.name))
-            pods = {name_of(pod): pod for pod in now.pods if not pod.problem}
-            asked = to_service(same, pods, now.nodes[0])
-            rows += [_row(it._replace(target=f"{it.target}, {when}")) for it in asked]
+            rows += [_row(it._replace(target=f"{it.target}, {when}")) for it in questions_of(now, same)]
         return rows
     return []
 
 
 def _killed_under_traffic(lab: Lab, seen: LabView) -> list[Row]:
     """At least so many requests, and on until the agent is back."""
-    pods = {name_of(pod): pod for pod in seen.pods}
-    service = max(seen.services, key=lambda it: len(it.backends))
-    question = next(iter(to_service(service, pods, seen.nodes[0])))
+    service = max((it for it in seen.services if "None" not in it.cluster_ips), key=lambda it: len(it.backends))
+    question = next(questions_of(seen, service))
     node = seen.nodes[0].name
     failures: list[Exception] = []
 

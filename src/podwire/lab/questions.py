@@ -4,12 +4,12 @@ Invariants: the right answer follows from the manifests alone. A row that is not
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from podwire.lab.control import LabView, NodeView, PodView, ServiceView
+from podwire.lab.control import ClientView, LabView, NodeView, PodView, ServiceView
 from podwire.lab.probe import REFUSED, Answer
 from podwire.lab.spaces import path_of
 from podwire.model.objects import Protocol
@@ -51,31 +51,6 @@ class Row(NamedTuple):
     right: bool
 
 
-def questions(lab: LabView) -> Iterator[Question]:
-    """From pod to pod; from pods and node to every Service; from a backend to itself; to a port nobody has."""
-    pods, node = {name_of(pod): pod for pod in lab.pods if not pod.problem}, lab.nodes[0]
-    yield from _pod_to_pod(list(pods.values()))
-    for service in lab.services:
-        yield from to_service(service, pods, node)
-    for service in sorted(lab.services, key=lambda it: len(it.backends))[:1]:
-        yield from _to_itself(service, pods)
-    for service in lab.services[:1]:
-        yield from _to_nobody(service, pods, node)
-
-
-def to_service(service: ServiceView, pods: dict[str, PodView], node: NodeView) -> Iterator[Question]:
-    """Every address and port, from a pod that is no backend where there is one, and from the node."""
-    for address in _addresses(service):
-        for text in service.ports:
-            number, protocol = parse_port(text)
-            target = f"Service {service.name}"
-            asking = _other_than(service.backends, pods)
-            wanted = frozenset(service.backends)
-            if asking is not None:
-                yield Question(_source(asking), path_of(asking.space), target, address, number, protocol, wanted)
-            yield Question(node.name, path_of(node.space), target, address, number, protocol, wanted)
-
-
 def judge(question: Question, answers: Sequence[Answer]) -> Row:
     came = Counter(str(answer) for answer in answers)
     count = len(question.wanted)
@@ -86,61 +61,101 @@ def judge(question: Question, answers: Sequence[Answer]) -> Row:
     return Row(question.source, question.target, question.place, expected, answered, latency, right)
 
 
+def questions(lab: LabView) -> Iterator[Question]:
+    """From pod to pod; from pods and nodes to every Service; from a backend to itself; to a port that nobody has; and
+    from clients to node ports."""
+    pods = [pod for pod in lab.pods if not pod.problem]
+    yield from _pod_to_pod(pods)
+    for service in lab.services:
+        yield from to_service(service, _strangers(service, pods), lab.nodes)
+    for service in sorted(lab.services, key=lambda it: len(it.backends))[:1]:
+        own = [pod for pod in pods if name_of(pod) in service.backends][:1]
+        for question in to_service(service, own, ()):
+            yield question._replace(target=f"itself by {question.target}")
+    for service in lab.services[:1]:
+        yield from _to_nobody(service, _strangers(service, pods), lab.nodes)
+    for service in lab.services:
+        yield from _to_node_ports(service, lab.clients, lab.nodes)
+
+
+def questions_of(lab: LabView, service: ServiceView) -> Iterator[Question]:
+    """Those to one Service alone."""
+    return to_service(service, _strangers(service, [pod for pod in lab.pods if not pod.problem]), lab.nodes)
+
+
+def to_service(service: ServiceView, pods: Iterable[PodView], nodes: Iterable[NodeView]) -> Iterator[Question]:
+    """Every address and port, from each of these."""
+    sources = [*_sources(pods), *((node.name, node.space) for node in nodes)]
+    for address in service.cluster_ips:
+        for text in service.ports if address != "None" else ():
+            number, _, protocol = parse_port(text)
+            for source, space in sources:
+                target = f"Service {service.name}"
+                yield Question(source, path_of(space), target, address, number, protocol, frozenset(service.backends))
+
+
 def _pod_to_pod(pods: Sequence[PodView]) -> Iterator[Question]:
     for asked in [pod for pod in pods if pod.ports][:1]:
         others = [pod for pod in pods if pod.workload != asked.workload] or [pod for pod in pods if pod is not asked]
-        for asking in others[:1]:
-            for address in asked.addresses:
-                number, protocol = parse_port(asked.ports[0])
-                yield Question(
-                    _source(asking),
-                    path_of(asking.space),
-                    _source(asked),
-                    address,
-                    number,
-                    protocol,
-                    frozenset({name_of(asked)}),
-                )
+        number, _, protocol = parse_port(asked.ports[0])
+        for address in asked.addresses:
+            for source, space in _sources(_one_on_each(others)):
+                wanted = frozenset({name_of(asked)})
+                yield Question(source, path_of(space), _of(asked), address, number, protocol, wanted)
 
 
-def _to_itself(service: ServiceView, pods: dict[str, PodView]) -> Iterator[Question]:
-    for backend in [pods[name] for name in service.backends if name in pods][:1]:
-        for question in to_service(service, {name_of(backend): backend}, _NOBODY):
-            if question.source != _NOBODY.name:
-                yield question._replace(target=f"itself by {question.target}")
-
-
-def _to_nobody(service: ServiceView, pods: dict[str, PodView], node: NodeView) -> Iterator[Question]:
+def _to_nobody(service: ServiceView, pods: Iterable[PodView], nodes: Iterable[NodeView]) -> Iterator[Question]:
     """A cluster IP is only its Service's: any other port is refused, not left to time out."""
-    for question in to_service(service, pods, node):
-        free = next(n for n in range(1, 65536) if all(parse_port(text)[0] != n for text in service.ports))
-        yield question._replace(
-            target=f"{question.target}, no such port", port=free, protocol=Protocol.TCP, wanted=frozenset()
-        )
+    taken = {parse_port(text)[0] for text in service.ports}
+    free = next(number for number in range(1, 65536) if number not in taken)
+    for question in to_service(service, pods, nodes):
+        target = f"{question.target}, no such port"
+        yield question._replace(target=target, port=free, protocol=Protocol.TCP, wanted=frozenset())
 
 
-def parse_port(text: str) -> tuple[int, Protocol]:
-    """`80/TCP` and `80:30080/TCP` as a view has them."""
-    number, _, protocol = text.partition("/")
-    return int(number.partition(":")[0]), Protocol[protocol]
+def _to_node_ports(
+    service: ServiceView, clients: Iterable[ClientView], nodes: Collection[NodeView]
+) -> Iterator[Question]:
+    families = {":" in address for address in service.cluster_ips}
+    for text in service.ports:
+        _, outside, protocol = parse_port(text)
+        for client in clients if outside else ():
+            for node in nodes:
+                for address in node.addresses:
+                    if (":" in address) in families:
+                        target, wanted = f"Service {service.name}, {node.name}", frozenset(service.backends)
+                        yield Question(client.name, path_of(client.space), target, address, outside, protocol, wanted)
+
+
+def parse_port(text: str) -> tuple[int, int, Protocol]:
+    """`80/TCP` and `80:30080/TCP` as a view has them: port, node port or 0, protocol."""
+    numbers, _, protocol = text.partition("/")
+    number, _, outside = numbers.partition(":")
+    return int(number), int(outside or 0), Protocol[protocol]
 
 
 def name_of(pod: PodView) -> str:
     return f"{pod.namespace}/{pod.name}"
 
 
-def _addresses(service: ServiceView) -> list[str]:
-    return [address for address in service.cluster_ips if address != "None"]
+def _strangers(service: ServiceView, pods: Sequence[PodView]) -> list[PodView]:
+    """On each node a pod that is no backend; where all are, any of them."""
+    return _one_on_each([pod for pod in pods if name_of(pod) not in service.backends] or pods)
 
 
-def _other_than(backends: Iterable[str], pods: dict[str, PodView]) -> PodView | None:
-    mine = set(backends)
-    others = [pod for name, pod in pods.items() if name not in mine]
-    return next(iter(others or pods.values()), None)
+def _one_on_each(pods: Iterable[PodView]) -> list[PodView]:
+    found: dict[str, PodView] = {}
+    for pod in pods:
+        found.setdefault(pod.node, pod)
+    return list(found.values())
 
 
-def _source(pod: PodView) -> str:
+def _sources(pods: Iterable[PodView]) -> list[tuple[str, str]]:
+    """Words and namespace; the node is told where it makes a difference."""
+    listed = list(pods)
+    several = len({pod.node for pod in listed}) > 1
+    return [(f"{_of(pod)} on {pod.node}" if several else _of(pod), pod.space) for pod in listed]
+
+
+def _of(pod: PodView) -> str:
     return f"pod of {pod.workload.rpartition('/')[2]}"
-
-
-_NOBODY = NodeView("nobody", False, "", None, (), (), "", 0, "")
