@@ -127,7 +127,8 @@ async def running(config: Config) -> AsyncIterator[Agent]:
         stack.push_async_callback(_end, controller, loop)
         agent.restore()
         listed = await agent.manifests.listing() if agent.manifests is not None else None
-        startup = await controller.submit(Resync(ResyncReason.STARTUP, listed))
+        broken = agent.manifests is not None and bool(agent.manifests.loaded.errors)
+        startup = await controller.submit(Resync(ResyncReason.STARTUP, listed, whole=not broken))
         if startup.error is not None:
             log.warning("the first resync failed in part, and is tried again: %s", startup.error)
         if agent.manifests is not None:
@@ -150,6 +151,7 @@ def run(config: Config) -> None:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True
     )
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it tells of every file event
     asyncio.run(_run(config))
 
 

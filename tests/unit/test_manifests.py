@@ -16,7 +16,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podwire.controller.events import KubeStateChange
+from podwire.controller.events import Event, KubeStateChange, Resync
 from podwire.model.addresses import parse_address
 from podwire.model.objects import (
     BackendSlice,
@@ -359,8 +359,13 @@ class Watched:
         self.objects = dict(objects)
         self.batches: asyncio.Queue[KubeStateChange] = asyncio.Queue()
 
-    async def submit(self, event: KubeStateChange) -> None:
-        self.batches.put_nowait(event)
+    async def submit(self, event: Event) -> None:
+        if isinstance(event, Resync):  # nothing is broken any more: what is listed is what the changes add up to
+            assert event.objects == self.source.loaded.objects
+            assert event.whole
+        else:
+            assert isinstance(event, KubeStateChange)
+            self.batches.put_nowait(event)
 
     async def batch(self) -> dict[ObjectKey, Object | None]:
         event = await self.batches.get()

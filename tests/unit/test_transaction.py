@@ -181,3 +181,25 @@ async def test_deleting_goes_backwards() -> None:
     now, result = await transaction.run(now, e.DeletePod(KEY))
     assert [step.driver for step in result.steps] == ["nftables", "linux", "store"]
     assert not any(transaction.drift(now).values())
+
+
+async def test_nothing_is_swept_before_all_objects_were_listed() -> None:
+    """A manifest is broken at the start: what it wants is not known, and not removed."""
+    drivers = _, _, nftables = world.memories()
+    key, ports = world.ServiceKey("default", "a"), (world.ServicePort("p", world.Protocol.TCP, 80),)
+    address = world.parse_address("10.96.0.1")
+    objects = {world.NODE: world.NODES[0], key: world.Service(ports, (address,))}
+    transaction = world.transaction(drivers)
+    await transaction.run(Snapshot(world.LOCAL), e.Resync(e.ResyncReason.STARTUP, objects))
+    held = world.contents(drivers)
+    now, _ = await transaction.run(Snapshot(world.LOCAL), e.Resync(e.ResyncReason.STARTUP, {}, whole=False))
+    now, _ = await transaction.run(now, RESYNC)
+    assert world.contents(drivers) == held
+    now, _ = await transaction.run(now, e.KubeStateChange(((key, world.Service(ports, (address,))),)))
+    now, result = await transaction.run(now, e.KubeStateChange(((key, None),)))  # what is known to go, goes
+    assert result.error is None
+    assert Frontend(address, world.Protocol.TCP, 80) not in nftables.held
+    now, _ = await transaction.run(now, e.Resync(e.ResyncReason.SOURCE_RECONNECTED, {world.NODE: world.NODES[0]}))
+    fresh = world.memories()
+    await world.transaction(fresh).run(now, RESYNC)
+    assert world.contents(drivers) == world.contents(fresh)

@@ -97,7 +97,7 @@ pod_events = st.one_of(add_pods, attachment_keys.map(e.DeletePod))
 
 
 def start(node: Node = NODES[0]) -> Snapshot:
-    return Snapshot(LOCAL, nodes=Snapshot(LOCAL).nodes.set(NODE, node))
+    return Snapshot(LOCAL, nodes=Snapshot(LOCAL).nodes.set(NODE, node), whole=True)
 
 
 class Memory:

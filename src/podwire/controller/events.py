@@ -101,12 +101,13 @@ class ResyncReason(Enum):
 class Resync(Event, frozen=True):
     """Read the network and make it what it should be.
 
-    `objects`, where given, are all of the cluster's objects: what the snapshot has beside them has gone. `drivers`
-    None: all of them.
+    `objects`, where given, are the cluster's objects: what the snapshot has beside them has gone. `whole` False: there
+    may be more that can't be read now. `drivers` None: all of them.
     """
 
     reason: ResyncReason
     objects: Mapping[ObjectKey, Object] | None = None
+    whole: bool = True
     drivers: frozenset[str] | None = None
 
     def __str__(self) -> str:

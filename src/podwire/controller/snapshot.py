@@ -56,9 +56,9 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
             return now, Touched(attachments=keys)
         case e.KubeStateChange(changes):
             return _change(now, changes)
-        case e.Resync(_, objects):
+        case e.Resync(_, objects, whole):
             if objects is not None:
-                now = _list(now, objects.items())
+                now = replace(_list(now, objects.items()), whole=whole)
             return now, EVERYTHING
         case e.Restored(attachments, cursors):
             for key, attachment in attachments.items():

@@ -151,18 +151,25 @@ async def _one_driver(
         failed = {key: Outcome(error=f"{driver.name}: {error}") for key in scope.keys or ()}
         now, _ = fold(now, Reported(driver.name, failed))
         return now, Step(driver.name, {}, failed, 0, f"{driver.name} can't be read: {error}")
-    changes = difference(mine, actual, driver.place)
+    changes = _due(now, scope, difference(mine, actual, driver.place))
     outcomes = await _apply(driver, changes)
     outcomes |= await _retry(driver, mine, scope, outcomes)
     if any(outcome.again for outcome in outcomes.values()):
         fresh, actual = True, driver.read(scope)
-        outcomes |= await _apply(driver, difference(mine, actual, driver.place))
+        outcomes |= await _apply(driver, _due(now, scope, difference(mine, actual, driver.place)))
     report = outcomes
     if fresh:  # what was read and found right, or found absent, is knowledge too
         absent = (programmed.keys() if scope.keys is None else scope.keys) - actual.keys()
         report = {key: Outcome(actual.get(key)) for key in (*actual, *absent)} | outcomes
     now, _ = fold(now, Reported(driver.name, report))
     return now, Step(driver.name, changes, outcomes, driver.writes - before)
+
+
+def _due(now: Snapshot, scope: Scope, changes: Difference) -> Difference:
+    """Sweep only once in sync: what nobody wants may be wanted by an object that isn't known yet."""
+    if scope.keys is not None or now.whole:
+        return changes
+    return {key: change for key, change in changes.items() if change.after is not None}
 
 
 def _actual(driver: Driver, programmed: Mapping[Any, Any], scope: Scope, fresh: bool) -> tuple[dict[Any, Any], bool]:

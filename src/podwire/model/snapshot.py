@@ -65,6 +65,10 @@ class Snapshot(Struct, frozen=True):
     slices: Map[SliceKey, BackendSlice] = Map()
     attachments: Map[AttachmentKey, Attachment] = Map()
 
+    whole: bool = False
+    """Whether all of the cluster's objects were listed since the start. Until then nothing is removed for being
+    wanted by nobody: it may be wanted by an object that isn't known yet."""
+
     slices_of: Map[ServiceKey, frozenset[SliceKey]] = Map()
     claims: Map[Frontend | Address, frozenset[ServiceKey]] = Map()
     """Which Services name a frontend, or a cluster IP; more than one is a conflict that `services/` settles."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from watchfiles import awatch
 
-from podwire.controller.events import KubeStateChange
+from podwire.controller.events import Event, KubeStateChange, Resync, ResyncReason
 from podwire.model.objects import Object, ObjectKey
 from podwire.sources.loading import NOTHING, File, Loaded, broken_file, changes, merge, read_file
 
@@ -159,15 +159,19 @@ class Manifests:
         await self._look(frozenset())
         return self.loaded.objects
 
-    async def run(self, submit: Callable[[KubeStateChange], Awaitable[Any]]) -> None:
-        """Submits what changes, each batch once the last is done. Never returns."""
-        objects = self.loaded.objects
+    async def run(self, submit: Callable[[Event], Awaitable[Any]]) -> None:
+        """Submits what changes, each batch once the last is done; and all of it once nothing is broken any more, where
+        something was at the listing. Never returns."""
+        objects, whole = self.loaded.objects, not self.loaded.errors
         async with aclosing(self.watch()) as seen:
             async for loaded in seen:
                 changed = changes(objects, loaded.objects)
                 objects = loaded.objects
                 if changed:
                     await submit(KubeStateChange(changed))
+                if not whole and not loaded.errors:
+                    whole = True
+                    await submit(Resync(ResyncReason.SOURCE_RECONNECTED, objects))
 
     async def watch(self) -> AsyncGenerator[Loaded, None]:
         """What is loaded, each time that any of it (errors too) has changed."""
