@@ -416,6 +416,18 @@ def test_an_up_that_fails_leaves_nothing(root: Path) -> None:
     assert not (root / NAME).exists()
 
 
+def test_a_down_during_an_up_ends_both_and_leaves_nothing(root: Path) -> None:
+    command = [PODWIRE, "lab", "up", str(GUESTBOOK)]
+    with subprocess.Popen(command, env=environment(root), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as up:
+        assert up.stdout is not None
+        assert up.stdout.readline() == b"1 node on a fabric\n"
+        assert podwire(root, "down").returncode == 0
+        assert b"told to end" in up.communicate()[1]
+        assert up.returncode == 1
+    assert left() == ([], [])
+    assert not (root / NAME).exists()
+
+
 def test_wrong_manifests_are_told_before_anything_is_made(root: Path, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n", "utf-8")
     up = podwire(root, "up", str(tmp_path))

@@ -7,6 +7,7 @@ Invariants: a command answers when what it says is so: packets flow, or nothing 
 import os
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,7 +62,7 @@ def up(directory: Path, /, *, nodes: int = 1, which: Which = _LAB) -> int:
     """
     from podwire.lab import lifecycle
 
-    lab = lifecycle.up(which.run_dir, which.name, directory, nodes, print)
+    lab = lifecycle.up(which.run_dir, which.name, directory, nodes, partial(print, flush=True))
     seen = _view(lab)
     print(f"lab {lab.name} is up: `podwire lab status`, `podwire lab exec POD -- COMMAND`, `podwire lab down`")
     return 1 if seen.problems or any(pod.problem for pod in seen.pods) else 0

@@ -20,7 +20,7 @@ from watchfiles import awatch
 
 from podwire.lab import control
 from podwire.lab.expand import ManifestsError
-from podwire.lab.layout import Lab, load
+from podwire.lab.layout import SUPERVISOR, Lab, load
 from podwire.lab.process import ProgramError, record
 from podwire.lab.supervisor import Supervisor
 from podwire.lab.userfiles import signature
@@ -78,6 +78,7 @@ def _end(watching: asyncio.Task[None]) -> int:
     """The exit status. A watch that has ended is a defect: its traceback is the log's last words."""
     if watching.done():
         watching.result()
+    log.info("told to end")
     return 0
 
 
@@ -129,7 +130,7 @@ def main(root: str, name: str, pipe: str) -> int:
     os.setsid()
     os.chdir("/")
     lab = load(Path(root), name)
-    record(lab.processes, os.getpid(), "supervisor")
+    record(lab.processes, os.getpid(), SUPERVISOR)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

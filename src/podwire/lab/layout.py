@@ -15,6 +15,8 @@ from podwire.config import ADMIN_SOCKET, CNI_SOCKET
 from podwire.lab.topology import Station, stations
 
 ROOT = Path("/run/podwire-lab")
+SUPERVISOR = "supervisor"
+"""The role of a lab's own process in its record."""
 
 
 class LabError(Failed):

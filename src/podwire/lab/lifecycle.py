@@ -6,11 +6,13 @@ those, and last the directory; a second one finds nothing to do.
 """
 
 import asyncio
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -93,18 +95,35 @@ def down(root: Path, name: str) -> bool:
     """Whether there was anything. Raises LabError where something can't be removed."""
     check_root()
     check_name(name)
-    home, found = root / name, spaces.spaces_of(name)
-    if not home.is_dir() and not found:
-        return False
-    started = process.recorded(layout.processes_of(home))
-    # The supervisor first, so that it takes no end for news; then whoever else is still there.
-    process.end(it for it in started if it.role == "supervisor")
-    process.end(it for it in process.recorded(layout.processes_of(home)) if it.role != "supervisor")
-    process.end(spaces.processes_in(found))
-    try:
-        asyncio.run(spaces.remove(spaces.spaces_of(name)))
-        if home.is_dir():
-            shutil.rmtree(home)
-    except (process.ProgramError, OSError) as error:
-        raise LabError(f"lab {name} is not all gone: {error}") from None
+    home = root / name
+    with _alone(home) as first:
+        found = spaces.spaces_of(name)
+        if not first or not (home.is_dir() or found):
+            return False
+        started = process.recorded(layout.processes_of(home))
+        # The supervisor first, so that it takes no end for news; then whoever else is still there.
+        process.end(it for it in started if it.role == layout.SUPERVISOR)
+        process.end(it for it in process.recorded(layout.processes_of(home)) if it.role != layout.SUPERVISOR)
+        process.end(spaces.processes_in(found))
+        try:
+            asyncio.run(spaces.remove(spaces.spaces_of(name)))
+            if home.is_dir():
+                shutil.rmtree(home)
+        except (process.ProgramError, OSError) as error:
+            raise LabError(f"lab {name} is not all gone: {error}") from None
     return True
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[bool]:
+    """One `down` at a time: an `up` that is cut short by one comes with its own. False: another has done it."""
+    try:
+        directory = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        yield True
+        return
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield os.fstat(directory).st_nlink > 0  # a removed directory has no link left
+    finally:
+        os.close(directory)
