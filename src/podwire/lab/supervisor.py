@@ -36,7 +36,7 @@ class Supervisor:
         self.unsettled: list[str] = []
         self.error = ""
         """What is wrong with the manifests now; the plan is of when they were right."""
-        self._plan = expand([], lab.nodes)
+        self._plan = expand([], lab.nodes, now=_now())
         self._scaled: dict[ObjectKey, Scaled] = {}
         self._published: Published = {}
         self._due = False
@@ -129,8 +129,7 @@ class Supervisor:
 
     async def _read(self) -> Plan:
         manifests = await asyncio.to_thread(read_directory, self.lab.manifests)
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        plan = expand(manifests, self.lab.nodes, self._plan.given, self._scaled, now)
+        plan = expand(manifests, self.lab.nodes, self._plan.given, self._scaled, _now())
         self._scaled = {key: it for key, it in self._scaled.items() if plan.declared.get(key) == it.instead_of}
         return plan
 
@@ -200,3 +199,8 @@ class Supervisor:
 
     def _ports(self, pod: PlannedPod) -> kubelet.Ports:
         return listens_on(pod, (service.form for service in self._plan.services.values()))
+
+
+def _now() -> str:
+    """RFC 3339."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
