@@ -192,7 +192,7 @@ def _pod(key: PodKey) -> str:
 
 
 def _only_services(now: Snapshot, address: Address) -> bool:
-    return any(address in cidr for cidr in now.local.service_cidrs) or address in now.claims
+    return any(address in cidr for cidr in now.service_ranges) or address in now.claims
 
 
 def _is_own(now: Snapshot, address: Address) -> bool:
@@ -208,7 +208,7 @@ def _own_source(now: Snapshot, to: Address) -> Address:
     family = family_of(to)
     if to in now.node.addresses:
         return to
-    if any(to in cidr for cidr in now.local.service_cidrs) or to in now.ledger:
+    if any(to in cidr for cidr in now.service_ranges) or to in now.ledger:
         return _own(now, family)
     return gateway_to(now.node, family) or _own(now, family)
 

@@ -75,7 +75,7 @@ def status(now: Snapshot, facts: Facts) -> StatusView:
         uptime=facts.uptime,
         mtu=now.local.mtu,
         pod_cidrs=_blocks(now),
-        service_cidrs=tuple(str(block) for block in now.local.service_cidrs),
+        service_cidrs=tuple(str(block) for block in now.service_ranges),
         counts={
             "nodes": len(now.nodes),
             "namespaces": len(now.namespaces),

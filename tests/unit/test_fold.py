@@ -10,8 +10,18 @@ from podwire.controller import events as e
 from podwire.controller.snapshot import fold
 from podwire.controller.transaction import merge
 from podwire.model.addresses import parse_address, parse_prefix
-from podwire.model.network import Backend, Frontend
-from podwire.model.objects import AttachmentKey, Node, PodKey, Protocol, Service, ServiceKey, ServicePort
+from podwire.model.network import Backend, Frontend, ServiceRangeKey
+from podwire.model.objects import (
+    AttachmentKey,
+    Node,
+    PodKey,
+    Protocol,
+    Service,
+    ServiceCIDR,
+    ServiceCIDRKey,
+    ServiceKey,
+    ServicePort,
+)
 from podwire.model.snapshot import EVERYTHING, Snapshot
 from podwire.services.frontends import frontends
 from tests.unit import world
@@ -168,3 +178,48 @@ def test_a_slice_that_changes_its_service_leaves_the_old_one() -> None:
     assert frontends(now, ServiceKey("default", "b")) == {
         Frontend(parse_address("10.96.0.2"), Protocol.TCP, 80): backend
     }
+
+
+def _cidrs(*lists: tuple[str, ...]) -> tuple[tuple[ServiceCIDRKey, ServiceCIDR], ...]:
+    values = (ServiceCIDR(tuple(map(parse_prefix, prefixes))) for prefixes in lists)
+    return tuple((ServiceCIDRKey(str(number)), value) for number, value in enumerate(values))
+
+
+@pytest.mark.parametrize(
+    ("objects", "ranges"),
+    [
+        pytest.param((), ["10.96.0.0/16"], id="the configuration alone"),
+        pytest.param((("10.96.0.0/16", "fd96::/112"),), ["10.96.0.0/16", "fd96::/112"], id="the same again"),
+        pytest.param((("10.96.0.0/24",), ("10.96.255.0/24",)), ["10.96.0.0/16"], id="within"),
+        pytest.param((("10.96.0.0/12",),), ["10.96.0.0/12"], id="around"),
+        pytest.param(
+            (("10.97.0.0/16",), ("10.95.0.0/16",)), ["10.95.0.0/16", "10.96.0.0/16", "10.97.0.0/16"], id="beside"
+        ),
+        pytest.param((("::/0",), ("0.0.0.0/0",)), ["0.0.0.0/0", "::/0"], id="all there is, of both families"),
+    ],
+)
+def test_service_ranges_are_those_of_configuration_and_objects_without_overlaps(
+    objects: tuple[tuple[str, ...], ...], ranges: list[str]
+) -> None:
+    now, _ = fold(world.start(), e.KubeStateChange(_cidrs(*objects)))
+    assert [str(prefix) for prefix in now.service_ranges] == ranges
+    gone, _ = fold(now, e.KubeStateChange(tuple((key, None) for key, _ in _cidrs(*objects))))
+    assert gone == world.start()
+
+
+def test_a_range_touches_only_the_services_that_come_to_lie_in_it() -> None:
+    inside, outside = ServiceKey("default", "a"), ServiceKey("default", "b")
+    values = ((inside, _service("", "10.97.0.1")), (outside, _service("", "10.98.0.1")))
+    now, _ = fold(world.start(), e.KubeStateChange(values))
+    after, touched = fold(now, e.KubeStateChange(_cidrs(("10.97.0.0/16",))))
+    assert touched is not None
+    assert (touched.services, touched.ranges) == (frozenset((inside,)), True)
+    held = {key for key in decided(after)["nftables"] if isinstance(key, ServiceRangeKey)}
+    assert sorted(map(str, held)) == [
+        "service range 10.96.0.0 to 10.96.255.255",
+        "service range 10.97.0.0 to 10.97.255.255",
+        "service range 10.98.0.1",
+    ]
+    _, touched = fold(after, e.KubeStateChange(_cidrs(("10.97.0.0/16",), ("10.97.4.0/24",))))
+    assert touched is not None
+    assert not touched.ranges

@@ -22,6 +22,8 @@ from podwire.model.objects import (
     PodKey,
     Protocol,
     Service,
+    ServiceCIDR,
+    ServiceCIDRKey,
     ServiceKey,
     ServicePort,
     SliceKey,
@@ -52,6 +54,11 @@ def pod(spec: Any, status: Any = None) -> dict[str, Any]:
 
 def node(spec: Any = None, status: Any = None, **metadata: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", **metadata}, "spec": spec, "status": status}
+
+
+def service_cidr(ranges: Any) -> dict[str, Any]:
+    kind = {"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"}}
+    return {**kind, "spec": {"cidrs": ranges}}
 
 
 # --- Service -----------------------------------------------------------------------------------
@@ -480,6 +487,31 @@ def test_wrong_pod_or_node(thing: dict[str, Any], field: str, message: str) -> N
     assert message in caught.value.message
 
 
+# --- ServiceCIDR -------------------------------------------------------------------------------
+
+
+def test_service_cidr() -> None:
+    ranges = ("10.96.0.0/16", "fd96::/112")
+    key, value, _ = translate(service_cidr(ranges))
+    assert key == ServiceCIDRKey("kubernetes")
+    assert value == ServiceCIDR(tuple(map(parse_prefix, ranges)))
+
+
+@pytest.mark.parametrize(
+    ("ranges", "field", "message"),
+    [
+        pytest.param(None, "spec.cidrs", "at least one address range", id="null"),
+        pytest.param(["10.96.0.0"], "spec.cidrs[0]", "expected an address range", id="an address"),
+        pytest.param(["10.96.0.0/16", "10.97.0.0/16"], "spec.cidrs[1]", "a second IPv4 one", id="two of one family"),
+    ],
+)
+def test_wrong_service_cidr(ranges: Any, field: str, message: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        translate(service_cidr(ranges))
+    assert caught.value.field == field
+    assert message in caught.value.message
+
+
 # --- any object --------------------------------------------------------------------------------
 
 EXAMPLES = [
@@ -488,6 +520,7 @@ EXAMPLES = [
     pod({"nodeName": "n", "containers": []}, {"podIP": "10.0.0.1"}),
     node({"podCIDR": "10.1.0.0/24"}, {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}),
     {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}},
+    service_cidr(["10.96.0.0/16"]),
 ]
 
 

@@ -25,6 +25,8 @@ from podwire.model.objects import (
     PodKey,
     Protocol,
     Service,
+    ServiceCIDR,
+    ServiceCIDRKey,
     ServiceKey,
     ServicePort,
     SliceKey,
@@ -84,11 +86,23 @@ slices = st.builds(
     ).map(tuple),
     members=st.lists(members, max_size=5).map(tuple),
 )
+CIDRS = tuple(
+    ServiceCIDR(tuple(map(parse_prefix, prefixes)))
+    for prefixes in (
+        ("10.96.0.0/16",),
+        ("10.97.0.0/24", "fd96::/112"),
+        ("10.97.0.0/16",),
+        ("10.96.0.0/15", "fd96::/64"),
+    )
+)
+"""They lie in each other, and in what `LOCAL` has."""
+service_cidr_keys = st.builds(ServiceCIDRKey, st.sampled_from(("kubernetes", "more")))
 changes = st.one_of(
     st.tuples(service_keys, st.none() | services),
     st.tuples(st.builds(SliceKey, st.just("default"), st.sampled_from("xyz")), st.none() | slices),
     st.tuples(st.just(NODE), st.sampled_from(NODES)),
     st.tuples(st.builds(NodeKey, st.sampled_from(("two", "three"))), st.none() | st.sampled_from(NODES)),
+    st.tuples(service_cidr_keys, st.none() | st.sampled_from(CIDRS)),
 )
 kube_changes = st.builds(e.KubeStateChange, st.lists(changes, min_size=1, max_size=4).map(tuple))
 attachment_keys = st.builds(AttachmentKey, st.sampled_from(["s1", "s2", "s3", "s4", "s5", "s6"]), st.just("eth0"))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from podwire.controller import events as e
 from podwire.controller.difference import Outcome
 from podwire.ipam import blocks
-from podwire.model.addresses import Address
+from podwire.model.addresses import Address, Prefix
 from podwire.model.objects import (
     Attachment,
     AttachmentKey,
@@ -28,6 +28,8 @@ from podwire.model.objects import (
     Pod,
     PodKey,
     Service,
+    ServiceCIDR,
+    ServiceCIDRKey,
     ServiceKey,
     SliceKey,
 )
@@ -128,13 +130,15 @@ def _items(held: Attachment) -> tuple[Address | int, ...]:
 def _change(now: Snapshot, changes: Iterable[tuple[ObjectKey, Object | None]]) -> tuple[Snapshot, Touched]:
     services: set[ServiceKey] = set()
     nodes: set[NodeKey] = set()
+    ranges = False
     for key, value in changes:
         if value == _held(now, key):
             continue
         now, more = _put(now, key, value)
         services |= more.services
         nodes |= more.nodes
-    return now, Touched(services=frozenset(services), nodes=frozenset(nodes))
+        ranges |= more.ranges
+    return now, Touched(services=frozenset(services), nodes=frozenset(nodes), ranges=ranges)
 
 
 def _list(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapshot:
@@ -146,6 +150,7 @@ def _list(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapsho
         pods=Map(),
         services=Map(),
         slices=Map(),
+        service_cidrs=Map(),
         slices_of=Map(),
         claims=Map(),
     )
@@ -164,6 +169,8 @@ def _held(now: Snapshot, key: ObjectKey) -> Object | None:
             return now.pods.get(key)
         case NamespaceKey():
             return now.namespaces.get(key)
+        case ServiceCIDRKey():
+            return now.service_cidrs.get(key)
 
 
 def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot, Touched]:
@@ -178,6 +185,8 @@ def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot,
             return replace(now, pods=_set(now.pods, key, value)), NOTHING
         case NamespaceKey(), (Namespace() | None):
             return replace(now, namespaces=_set(now.namespaces, key, value)), NOTHING
+        case ServiceCIDRKey(), (ServiceCIDR() | None):
+            return _put_service_cidr(now, key, value)
     raise TypeError(f"{key}: {value!r}")
 
 
@@ -192,6 +201,25 @@ def _put_node(now: Snapshot, key: NodeKey, node: Node | None) -> tuple[Snapshot,
                 now, rivals = _claim(now, name, claims_of(service, before), claims_of(service, now.node))
                 touched |= rivals
     return now, Touched(services=frozenset(touched), nodes=frozenset((key,)))
+
+
+def _put_service_cidr(now: Snapshot, key: ServiceCIDRKey, cidr: ServiceCIDR | None) -> tuple[Snapshot, Touched]:
+    """The ranges concern those Services whose cluster IPs came to lie in one, or no longer do."""
+    before = now.service_ranges
+    now = replace(now, service_cidrs=_set(now.service_cidrs, key, cidr))
+    after = now.service_ranges
+    if after == before:
+        return now, NOTHING
+    touched = frozenset(
+        name
+        for name, service in now.services.items()
+        if any(_within(address, before) != _within(address, after) for address in service.cluster_ips)
+    )
+    return now, Touched(services=touched, ranges=True)
+
+
+def _within(address: Address, ranges: tuple[Prefix, ...]) -> bool:
+    return any(address in prefix for prefix in ranges)
 
 
 def _put_service(now: Snapshot, key: ServiceKey, service: Service | None) -> tuple[Snapshot, Touched]:

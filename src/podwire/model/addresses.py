@@ -6,6 +6,7 @@ a field of `Family`: no room has a second design for IPv6.
 """
 
 import socket  # inet_pton and inet_ntop only: pure, and fifteen times faster than ipaddress
+from collections.abc import Iterable
 from typing import NewType
 
 from msgspec import Struct
@@ -103,3 +104,12 @@ def parse_prefix(text: str) -> Prefix:
     if masked.first != address:
         raise ValueError(f"{text!r} has host bits set: expected {masked}")
     return masked
+
+
+def disjoint(prefixes: Iterable[Prefix]) -> tuple[Prefix, ...]:
+    """The same addresses without overlaps: each range once, IPv4 first, none that lies in another."""
+    kept: list[Prefix] = []
+    for prefix in sorted(prefixes, key=lambda each: (len(each.first), each.first, each.length)):
+        if not kept or prefix.first not in kept[-1]:  # a wider one with the same first address came before it
+            kept.append(prefix)
+    return tuple(kept)

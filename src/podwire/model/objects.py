@@ -66,6 +66,13 @@ class SliceKey(Value, frozen=True):
         return f"slice/{self.namespace}/{self.name}"
 
 
+class ServiceCIDRKey(Value, frozen=True):
+    name: str
+
+    def __str__(self) -> str:
+        return f"servicecidr/{self.name}"
+
+
 class AttachmentKey(Value, frozen=True):
     """One interface of one pod sandbox: (CNI_CONTAINERID, CNI_IFNAME)."""
 
@@ -145,6 +152,12 @@ class BackendSlice(Value, frozen=True):
     members: tuple[Member, ...]
 
 
+class ServiceCIDR(Value, frozen=True):
+    """Ranges from which cluster IPs are given; those of several objects may overlap (KEP-1880)."""
+
+    prefixes: tuple[Prefix, ...]
+
+
 class Attachment(Value, frozen=True):
     """One pod interface as this node has given it.
 
@@ -159,5 +172,5 @@ class Attachment(Value, frozen=True):
     confirmed: bool = False
 
 
-ObjectKey = NamespaceKey | NodeKey | PodKey | ServiceKey | SliceKey
-Object = Namespace | Node | Pod | Service | BackendSlice
+ObjectKey = NamespaceKey | NodeKey | PodKey | ServiceKey | SliceKey | ServiceCIDRKey
+Object = Namespace | Node | Pod | Service | BackendSlice | ServiceCIDR

@@ -10,7 +10,7 @@ from typing import Any
 from immutables import Map
 from msgspec import Struct
 
-from podwire.model.addresses import Address, Prefix
+from podwire.model.addresses import Address, Prefix, disjoint
 from podwire.model.network import Frontend
 from podwire.model.objects import (
     Attachment,
@@ -23,6 +23,8 @@ from podwire.model.objects import (
     Pod,
     PodKey,
     Service,
+    ServiceCIDR,
+    ServiceCIDRKey,
     ServiceKey,
     SliceKey,
     Value,
@@ -30,7 +32,8 @@ from podwire.model.objects import (
 
 
 class Local(Value, frozen=True):
-    """What this agent is told of its own node. `mtu` (bytes) is that of pod interfaces, 0 while it isn't known."""
+    """What this agent is told of its own node. `mtu` (bytes) is that of pod interfaces, 0 while it isn't known;
+    `service_cidrs` are beside those of the ServiceCIDR objects (`Snapshot.service_ranges`)."""
 
     name: str
     mtu: int = 0
@@ -42,11 +45,12 @@ class Local(Value, frozen=True):
 
 
 class Touched(Value, frozen=True):
-    """The objects whose consequences an event may change."""
+    """The objects whose consequences an event may change. `ranges`: the service ranges are others."""
 
     services: frozenset[ServiceKey] = frozenset()
     attachments: frozenset[AttachmentKey] = frozenset()
     nodes: frozenset[NodeKey] = frozenset()
+    ranges: bool = False
 
 
 EVERYTHING = None
@@ -63,6 +67,7 @@ class Snapshot(Struct, frozen=True):
     pods: Map[PodKey, Pod] = Map()
     services: Map[ServiceKey, Service] = Map()
     slices: Map[SliceKey, BackendSlice] = Map()
+    service_cidrs: Map[ServiceCIDRKey, ServiceCIDR] = Map()
     attachments: Map[AttachmentKey, Attachment] = Map()
 
     whole: bool = False
@@ -85,3 +90,9 @@ class Snapshot(Struct, frozen=True):
     def node(self) -> Node:
         """This node as the cluster knows it; an empty one until it does."""
         return self.nodes.get(self.local.key, Node())
+
+    @property
+    def service_ranges(self) -> tuple[Prefix, ...]:
+        """Addresses that are only Services': those of the configuration and of all ServiceCIDRs, without overlaps."""
+        told = (prefix for cidr in self.service_cidrs.values() for prefix in cidr.prefixes)
+        return disjoint((*self.local.service_cidrs, *told))

@@ -23,14 +23,14 @@ SYSCTLS: dict[str, str] = {
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
-    if touched is not None and now.local.key not in touched.nodes:
+    if touched is not None and now.local.key not in touched.nodes and not touched.ranges:
         return {}
     linux: dict[Any, Any] = {SysctlKey(path): value for path, value in SYSCTLS.items()}
     linux[UpKey("", LOOPBACK)] = True
     own = {block.family: own_address(block) for block in reversed(now.node.pod_cidrs)}
     for block in now.node.pod_cidrs:
         linux[AddressKey("", LOOPBACK, own_address(block))] = True
-    for block in now.local.service_cidrs:
+    for block in now.service_ranges:
         if block.family in own:
             linux[RouteKey("", block)] = Route(LOOPBACK, source=own[block.family])
     return {"linux": linux, "nftables": {RulesKey(family): LAYOUT for family in FAMILIES}}

@@ -37,20 +37,18 @@ class LeftOut(Enum):
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
     keys: Iterable[ServiceKey] = now.services if touched is None else sorted(touched.services)
     found: dict[Any, Any] = {}
+    ranges = now.service_ranges
     for key in keys:
         service = now.services.get(key)
         if service is not None:
             mine = frontends(now, key)
             found |= mine
             found |= {ExternalKey(f): True for f in mine if f.address not in service.cluster_ips}
-            found |= {ServiceRangeKey(a, a): True for a in service.cluster_ips if not _covered(now, a)}
-    if touched is None:
-        found |= {ServiceRangeKey(cidr.first, cidr.last): True for cidr in now.local.service_cidrs}
+            alone = (a for a in service.cluster_ips if not any(a in cidr for cidr in ranges))
+            found |= {ServiceRangeKey(a, a): True for a in alone}
+    if touched is None or touched.ranges:
+        found |= {ServiceRangeKey(cidr.first, cidr.last): True for cidr in ranges}
     return {"nftables": found}
-
-
-def _covered(now: Snapshot, address: Address) -> bool:
-    return any(address in cidr for cidr in now.local.service_cidrs)
 
 
 def frontends(now: Snapshot, key: ServiceKey) -> dict[Frontend, frozenset[Backend]]:

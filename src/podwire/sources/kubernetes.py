@@ -18,7 +18,16 @@ from msgspec import Struct, field
 
 from podwire.model import objects
 from podwire.model.addresses import IPV4, IPV6, Address
-from podwire.model.objects import NamespaceKey, NodeKey, Object, ObjectKey, PodKey, ServiceKey, SliceKey
+from podwire.model.objects import (
+    NamespaceKey,
+    NodeKey,
+    Object,
+    ObjectKey,
+    PodKey,
+    ServiceCIDRKey,
+    ServiceKey,
+    SliceKey,
+)
 from podwire.sources.fields import (
     Invalid,
     check_distinct,
@@ -185,7 +194,16 @@ class EndpointSlice(Wire, frozen=True):
     endpoints: list[Endpoint] | None = None
 
 
-Kind = Service | Pod | Node | Namespace | EndpointSlice
+class ServiceCIDRSpec(Wire, frozen=True):
+    cidrs: list[str] | None = None
+
+
+class ServiceCIDR(Wire, frozen=True):
+    metadata: NameMeta
+    spec: ServiceCIDRSpec
+
+
+Kind = Service | Pod | Node | Namespace | EndpointSlice | ServiceCIDR
 
 KINDS: dict[tuple[str, str], type[Kind]] = {
     ("v1", "Service"): Service,
@@ -193,6 +211,7 @@ KINDS: dict[tuple[str, str], type[Kind]] = {
     ("v1", "Node"): Node,
     ("v1", "Namespace"): Namespace,
     ("discovery.k8s.io/v1", "EndpointSlice"): EndpointSlice,
+    ("networking.k8s.io/v1", "ServiceCIDR"): ServiceCIDR,
 }
 """(apiVersion, kind) of all that is understood."""
 
@@ -215,6 +234,8 @@ def translate(thing: Kind | dict[str, Any]) -> Translated:
             return Translated(key_of(thing), _node(thing))
         case Namespace():
             return Translated(key_of(thing), objects.Namespace(_labels(thing.metadata)))
+        case ServiceCIDR():
+            return Translated(key_of(thing), _service_cidr(thing))
 
 
 def key_of(thing: Kind) -> ObjectKey:
@@ -224,6 +245,8 @@ def key_of(thing: Kind) -> ObjectKey:
         return NodeKey(intern(name))
     if isinstance(thing, Namespace):
         return NamespaceKey(intern(name))
+    if isinstance(thing, ServiceCIDR):
+        return ServiceCIDRKey(name)
     namespace = _namespace(thing)
     if isinstance(thing, EndpointSlice):
         return SliceKey(namespace, name)
@@ -367,7 +390,7 @@ def _ordered(members: list[objects.Member]) -> tuple[objects.Member, ...]:
     return tuple(members)
 
 
-# --- Pod and Node ------------------------------------------------------------------------------
+# --- Pod, Node and ServiceCIDR -----------------------------------------------------------------
 
 
 def _pod(thing: Pod) -> objects.Pod:
@@ -387,6 +410,15 @@ def _node(thing: Node) -> objects.Node:
     addresses = read_each("status.addresses", status.addresses, _internal)
     own = tuple(dict.fromkeys(each for each in addresses if each is not None))
     return objects.Node(tuple(ranges), own, _labels(thing.metadata))
+
+
+def _service_cidr(thing: ServiceCIDR) -> objects.ServiceCIDR:
+    """In force until the object has gone: one that is being deleted may still be that of a Service (KEP-1880)."""
+    prefixes = read_each("spec.cidrs", thing.spec.cidrs, read_prefix)
+    if not prefixes:
+        raise Invalid("spec.cidrs", "expected at least one address range")
+    check_one_per_family("spec.cidrs", [prefix.first for prefix in prefixes])
+    return objects.ServiceCIDR(tuple(prefixes))
 
 
 def _internal(given: NodeAddress) -> Address | None:

@@ -58,7 +58,7 @@ class NFTables:
             for key in difference
             if key not in outcomes and r.family_of_key(key) in unfit
         }
-        left = {key: r.render(key, change) for key, change in difference.items() if key not in outcomes}
+        left = {key: r.render(key, change) for key, change in r.in_order(difference) if key not in outcomes}
         outcomes |= self._send(left)
         return outcomes | {key: Outcome(difference[key].after) for key in left}
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct, pack
 from typing import Any
 
-from podwire.controller.difference import Change
+from podwire.controller.difference import Change, Difference
 from podwire.dataplane.messages import CREATE, NESTED, Message, attr, attrs, nest, text, walk
 from podwire.dataplane.nftables.layout import CLASSES, TABLE
 from podwire.model.addresses import Address, Family, family_of
@@ -115,6 +115,12 @@ def _order(backend: Backend) -> tuple[bytes, int]:
 
 
 # --- elements ----------------------------------------------------------------------------------
+
+
+def in_order(changes: Difference) -> list[tuple[Any, Change]]:
+    """What goes, then what comes: a range that overlaps another is refused, also one that the same batch removes
+    later."""
+    return sorted(changes.items(), key=lambda item: item[1].after is not None)
 
 
 def render(key: Any, change: Change) -> list[Message]:
