@@ -15,6 +15,7 @@ from msgspec.structs import fields
 
 from podwire.controller.difference import Difference
 from podwire.controller.history import Record
+from podwire.dataplane.nftables.render import slots
 from podwire.ipam.blocks import capacity
 from podwire.model.addresses import Address, show_address
 from podwire.model.network import Backend, Frontend, Slots
@@ -184,13 +185,11 @@ def _frontend(now: Snapshot, frontend: Frontend, wanted: frozenset[Backend]) -> 
 
 
 def frontend_state(wanted: frozenset[Backend], held: Any) -> FrontendState:
-    """`held` as nftables reported it: Slots, UNKNOWN, or None where it holds nothing."""
+    """`held` as nftables reported it: Slots, UNKNOWN, or None where it holds nothing. Right is what a resync would
+    leave as it is: of too many backends, those that get slots."""
     if held is UNKNOWN:
         return FrontendState.FAILED
-    if not isinstance(held, Slots) or held.verdict is None:
-        return FrontendState.PENDING
-    full = frozenset(backend for backend in held.backends if backend is not None)
-    if full != wanted or (held.verdict == 0) != (not wanted):
+    if not isinstance(held, Slots) or slots(wanted, held) != held:
         return FrontendState.PENDING
     return FrontendState.PROGRAMMED if wanted else FrontendState.REFUSED
 

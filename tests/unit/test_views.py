@@ -1,5 +1,7 @@
 """What an agent shows of a snapshot, without a server."""
 
+from collections.abc import Iterable
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -85,14 +87,17 @@ def test_an_unknown_service_is_an_error() -> None:
         views.service(node(), views.ServiceKey("shop", "none"))
 
 
-A, B = (Backend(parse_address(text), 8080) for text in ("10.1.1.2", "10.1.1.3"))
+A, B, C = (Backend(parse_address(text), 8080) for text in ("10.1.1.2", "10.1.1.3", "10.1.1.4"))
+MANY = [Backend(parse_address(f"10.7.{n >> 8}.{n & 255}"), 80) for n in range(4097)]
 
 
 @pytest.mark.parametrize(
     ("wanted", "held", "state"),
     [
         pytest.param({A, B}, slots("10.1.1.3", "10.1.1.2"), FrontendState.PROGRAMMED, id="the order of slots is free"),
-        pytest.param({A}, Slots(2, (A, None)), FrontendState.PROGRAMMED, id="with an empty slot"),
+        pytest.param({A, B, C}, Slots(4, (C, A, B, None)), FrontendState.PROGRAMMED, id="with an empty slot"),
+        pytest.param({A}, Slots(2, (A, None)), FrontendState.PENDING, id="a class too large"),
+        pytest.param(MANY, Slots(4096, tuple(MANY[:-1])), FrontendState.PROGRAMMED, id="as many as there are slots"),
         pytest.param({A, B}, Slots(2, (A, None)), FrontendState.PENDING, id="a backend is missing"),
         pytest.param({A}, Slots(2, (A, B)), FrontendState.PENDING, id="a backend too many"),
         pytest.param({A}, Slots(None, (A,)), FrontendState.PENDING, id="slots without a verdict"),
@@ -103,7 +108,7 @@ A, B = (Backend(parse_address(text), 8080) for text in ("10.1.1.2", "10.1.1.3"))
         pytest.param({A}, UNKNOWN, FrontendState.FAILED, id="the last change failed"),
     ],
 )
-def test_states_of_a_frontend(wanted: set[Backend], held: object, state: FrontendState) -> None:
+def test_states_of_a_frontend(wanted: Iterable[Backend], held: object, state: FrontendState) -> None:
     assert views.frontend_state(frozenset(wanted), held) is state
 
 

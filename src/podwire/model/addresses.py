@@ -98,12 +98,29 @@ def parse_prefix(text: str) -> Prefix:
     bits = family_of(address).bits
     if not slash or not tail.isascii() or not tail.isdigit() or int(tail) > bits:
         raise ValueError(f"{text!r} is not an address range: expected ADDRESS/LENGTH with a length from 0 to {bits}")
-    length = int(tail)
-    number, shift = int.from_bytes(address, "big"), bits - length
-    masked = Prefix(Address((number >> shift << shift).to_bytes(len(address), "big")), length)
+    masked = prefix_around(address, int(tail))
     if masked.first != address:
         raise ValueError(f"{text!r} has host bits set: expected {masked}")
     return masked
+
+
+def prefix_around(address: Address, length: int) -> Prefix:
+    """The range of that length in which the address lies."""
+    number, shift = int.from_bytes(address, "big"), family_of(address).bits - length
+    return Prefix(Address((number >> shift << shift).to_bytes(len(address), "big")), length)
+
+
+def parse_host_port(text: str) -> tuple[Address, int]:
+    """`10.0.0.1:80`, `[fd00::1]:80`. Raises ValueError with the right form."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else 0
+    try:
+        if colon and 1 <= number <= 65535 and bracketed == (":" in host):
+            return parse_address(host[1:-1] if bracketed else host), number
+    except ValueError:
+        pass
+    raise ValueError(f"{text!r} is not IP:PORT: expected such as 10.0.0.1:80 or [fd00::1]:80")
 
 
 def disjoint(prefixes: Iterable[Prefix]) -> tuple[Prefix, ...]:

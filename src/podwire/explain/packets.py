@@ -1,0 +1,179 @@
+"""What this node does with the first packet of a connection. Pure.
+
+Invariants: the verdict and the backends come from the functions that decide (`services/`), the client that a backend
+sees from the rules (chains `post` and `remote` of dataplane/nftables/layout.py), and the tests send such packets.
+"""
+
+from collections.abc import Iterator
+from enum import Enum
+
+from msgspec import Struct
+
+from podwire import views
+from podwire.explain.places import Places, is_own, node_of, own, own_source, places, where
+from podwire.explain.services import fitting, pods_of, show, show_frontend, state_of
+from podwire.model.addresses import Address, Family, family_of, parse_address, parse_host_port, show_address
+from podwire.model.network import Backend, Frontend
+from podwire.model.objects import AttachmentKey, PodKey, Protocol
+from podwire.model.snapshot import Snapshot
+from podwire.nodes.routes import gateway_to
+from podwire.services.frontends import frontends, owner
+
+NODE = "node"
+"""In place of a source: the node itself."""
+
+
+class Verdict(Enum):
+    BALANCED = "balanced"
+    """It goes to one of the choices, its destination rewritten."""
+    REFUSED = "refused"
+    """The client is told so at once."""
+    PASSED_ON = "passed on"
+    """It goes on as it is."""
+
+
+class Choice(Struct, frozen=True):
+    """One backend that may be drawn, where it is, and whom it sees as its client: None where only the kernel knows."""
+
+    backend: str
+    where: str
+    client: str | None
+    because: str
+
+
+class PacketWhy(Struct, frozen=True):
+    """`client`: the source address, None where only the kernel knows which one the node would choose; `source` says
+    who that is. `service` has the destination, and `state` is what the data plane holds of that. `way` says in words
+    what happens, and `notes` what limits that."""
+
+    client: str | None
+    source: str
+    destination: str
+    verdict: Verdict
+    service: str | None
+    state: views.FrontendState | None
+    way: str
+    choices: tuple[Choice, ...]
+    notes: tuple[str, ...]
+
+
+def explain_packet(now: Snapshot, source: Address | None, to: Frontend) -> PacketWhy:
+    """`source` None: the node itself, by the address that it would choose."""
+    known = places(now)
+    client = source if source is not None else own_source(now, to.address)
+    told = where(known, source) if source is not None else "this node itself"
+    shown = show_address(client) if client is not None else None
+    if to in now.claims:
+        key = owner(now, to)
+        wanted = frontends(now, key)[to]
+        state, pods = state_of(now, to, wanted), pods_of(now, key)
+        choices = tuple(_choice(known, client, backend, pods) for backend in fitting(wanted))
+        notes = tuple(_notes(known, client, state))
+        if choices:
+            verdict, way = Verdict.BALANCED, f"one of {len(choices)} backends, each about as likely"
+            way = way if len(choices) > 1 else "the only backend"
+        else:
+            verdict, way = Verdict.REFUSED, f"no backend is ready: {_refusal(to.protocol)}"
+        return PacketWhy(shown, told, show_frontend(to), verdict, show(key), state, way, choices, notes)
+    if only_services(now, to.address):
+        way = f"no Service has this port and protocol of the address, which is only Services': {_refusal(to.protocol)}"
+        verdict = Verdict.REFUSED
+    else:
+        way, verdict = where(known, to.address), Verdict.PASSED_ON
+    return PacketWhy(shown, told, show_frontend(to), verdict, None, None, way, (), ())
+
+
+def _choice(known: Places, client: Address | None, backend: Backend, pods: dict[Address, PodKey]) -> Choice:
+    seen, because = seen_client(known.now, client, backend.address)
+    place = where(known, backend.address, pods.get(backend.address))
+    return Choice(str(backend), place, show_address(seen) if seen is not None else None, because)
+
+
+def seen_client(now: Snapshot, client: Address | None, backend: Address) -> tuple[Address | None, str]:
+    """Whom a backend sees behind a frontend, and why; `client` None is an address of the node."""
+    family = family_of(backend)
+    if client is None or (is_own(now, client) and client not in now.ledger):
+        return client, "kept: the client is this node"
+    if client in now.ledger:
+        if client == backend:
+            return own(now, family), "masqueraded: a pod that reaches itself has to be answered by way of the node"
+        return client, "kept: the client is a pod of this node, the answer comes by here"
+    if backend in now.ledger or is_own(now, backend):
+        return client, "kept: the backend is on this node, the answer comes by here"
+    uplink = gateway_to(now.node, family)
+    return uplink, "masqueraded: client and backend are both elsewhere, the answer has to come back by here"
+
+
+def only_services(now: Snapshot, address: Address) -> bool:
+    """Whether what no frontend takes at this address is refused."""
+    return any(address in cidr for cidr in now.service_ranges) or address in now.claims
+
+
+def _refusal(protocol: Protocol) -> str:
+    return "answered by a reset" if protocol is Protocol.TCP else "answered by ICMP port unreachable"
+
+
+def _notes(known: Places, client: Address | None, state: views.FrontendState) -> Iterator[str]:
+    if state is views.FrontendState.PENDING:
+        yield "nftables does not hold this yet: until then all is as it was before"
+    if state is views.FrontendState.FAILED:
+        yield "the last change of nftables failed (see podwire history): what it holds is read again soon"
+    decided = node_of(known, client) if client is not None else None
+    if decided is not None:
+        yield f"the client is on node {decided.name}: its agent decides, unless the packet was sent to this node"
+
+
+# --- from words --------------------------------------------------------------------------------
+
+
+def parse_destination(text: str) -> Frontend:
+    """`10.96.0.10:80`, `[fd96::a]:53/UDP`. Raises ValueError with the right form."""
+    place, slash, name = text.partition("/")
+    try:
+        address, port = parse_host_port(place)
+        return Frontend(address, Protocol[name.upper()] if slash else Protocol.TCP, port)
+    except (KeyError, ValueError):
+        protocols = ", ".join(each.name for each in Protocol)
+        raise ValueError(
+            f"{text!r}: expected IP:PORT or IP:PORT/PROTOCOL, such as 10.96.0.10:80 or [fd96::a]:53/UDP, "
+            f"with a protocol of {protocols}"
+        ) from None
+
+
+def parse_source(now: Snapshot, text: str, family: Family) -> Address | None:
+    """An address, None for `node`, or that of a pod of this node (`NAMESPACE/NAME`), in the destination's family.
+
+    Raises ValueError with the right form, LookupError where this node has no such pod.
+    """
+    if text == NODE:
+        return None
+    namespace, slash, name = text.partition("/")
+    if slash and namespace and name and "/" not in name:
+        return _of_pod(now, PodKey(namespace, name), family)
+    try:
+        address = parse_address(text)
+    except ValueError:
+        raise ValueError(f"{text!r}: expected an IP address, {NODE}, or a pod of this node as NAMESPACE/NAME") from None
+    if family_of(address) != family:
+        raise ValueError(f"{text!r}: expected an {family} address, as the destination's")
+    return address
+
+
+def _of_pod(now: Snapshot, key: PodKey, family: Family) -> Address | None:
+    """Of several attachments the first that is confirmed."""
+    held = sorted((not it.confirmed, name) for name, it in now.attachments.items() if it.pod == key)
+    pod = now.pods.get(key)
+    if not held:
+        if pod is not None and pod.host_network and pod.node == now.local.name:
+            return None
+        there = f": it is on node {pod.node}, whose agent knows" if pod is not None and pod.node else ""
+        raise LookupError(f"no {key} on node {now.local.name}{there}")
+    address = _first(now, (name for _, name in held), family)
+    if address is None:
+        raise LookupError(f"{key} has no {family} address")
+    return address
+
+
+def _first(now: Snapshot, keys: Iterator[AttachmentKey], family: Family) -> Address | None:
+    addresses = (address for key in keys for address in now.attachments[key].addresses)
+    return next((address for address in addresses if family_of(address) == family), None)

@@ -1,0 +1,134 @@
+"""What is at an address, as far as this node knows, and how it gets there. Pure.
+
+Invariants: ways to other nodes' pods are those that `nodes/routes.py` decides, the longest prefix first as in the
+kernel. What only the kernel knows (foreign routes, further addresses of the node) is said to be the node's own.
+"""
+
+from collections.abc import Container, Mapping
+from typing import NamedTuple
+
+from podwire import views
+from podwire.ipam.blocks import own_address
+from podwire.model.addresses import (
+    Address,
+    Family,
+    Prefix,
+    family_of,
+    parse_address,
+    parse_prefix,
+    prefix_around,
+    show_address,
+)
+from podwire.model.network import RouteKey
+from podwire.model.objects import AttachmentKey, NodeKey, PodKey
+from podwire.model.snapshot import EVERYTHING, Snapshot
+from podwire.nodes import routes
+from podwire.nodes.routes import gateway_to
+from podwire.pods.wiring import interface_name
+
+_LOOPBACK = (parse_prefix("127.0.0.0/8"), parse_prefix("::1/128"))
+
+
+class Places(NamedTuple):
+    """A snapshot, prepared for many questions. `nodes`: who has an address; `routed`: by block of another node its
+    gateway; `stranded`: blocks of nodes that no route leads to; `lengths`: of all blocks, the longest first."""
+
+    now: Snapshot
+    nodes: Mapping[Address, NodeKey]
+    routed: Mapping[Prefix, Address]
+    stranded: Mapping[Prefix, NodeKey]
+    lengths: tuple[int, ...]
+
+
+def places(now: Snapshot) -> Places:
+    ways = routes.desired(now, EVERYTHING)["linux"]
+    routed = {key.destination: way.via for key, way in ways.items() if isinstance(key, RouteKey)}
+    nodes: dict[Address, NodeKey] = {}
+    stranded: dict[Prefix, NodeKey] = {}
+    for key in sorted(now.nodes):
+        node = now.nodes[key]
+        for address in node.addresses:
+            nodes.setdefault(address, key)
+        for block in node.pod_cidrs:
+            if block not in routed and block not in now.node.pod_cidrs:
+                stranded.setdefault(block, key)
+    lengths = sorted({block.length for block in (*routed, *stranded)}, reverse=True)
+    return Places(now, nodes, routed, stranded, tuple(lengths))
+
+
+def where(known: Places, address: Address, pod: PodKey | None = None) -> str:
+    """`pod`: which one is there, where a slice says so."""
+    now = known.now
+    holder = now.ledger.get(address)
+    if holder is not None:
+        return _attached(now, holder)
+    if is_own(now, address):
+        return "this node itself"
+    if address in known.nodes:
+        return f"node {known.nodes[address].name} itself"
+    told = f"pod {pod.namespace}/{pod.name}" if pod is not None else "a pod"
+    block = _around(known, known.routed, address)
+    if block is not None:
+        gateway = known.routed[block]
+        return f"{told} of node {known.nodes[gateway].name}, by way of {show_address(gateway)}"
+    if any(address in block for block in now.node.pod_cidrs):
+        return "an address of this node's pods that no pod has"
+    block = _around(known, known.stranded, address)
+    if block is not None:
+        return f"{told} of node {known.stranded[block].name}, which has no {block.family} address to route to"
+    return "outside of the cluster, by the node's own routes"
+
+
+def _attached(now: Snapshot, key: AttachmentKey) -> str:
+    it = now.attachments[key]
+    state = views.pod_state(now, key, it)
+    unready = "" if state is views.PodState.WIRED else f", {state.value}"
+    return f"pod {it.pod.namespace}/{it.pod.name} on this node, by {interface_name(key)}{unready}"
+
+
+def node_of(known: Places, address: Address) -> NodeKey | None:
+    """The other node that has the address, itself or as one of its pods'."""
+    if address in known.now.ledger or is_own(known.now, address):
+        return None
+    block = _around(known, known.routed, address)
+    return known.nodes.get(known.routed[block] if block is not None else address)
+
+
+def _around(known: Places, blocks: Container[Prefix], address: Address) -> Prefix | None:
+    """The longest of these blocks that the address is in."""
+    bits = family_of(address).bits
+    around = (prefix_around(address, length) for length in known.lengths if length <= bits)
+    return next((block for block in around if block in blocks), None)
+
+
+# --- this node ---------------------------------------------------------------------------------
+
+
+def is_own(now: Snapshot, address: Address) -> bool:
+    return (
+        address in now.node.addresses
+        or any(address == own_address(block) for block in now.node.pod_cidrs)
+        or any(address in loopback for loopback in _LOOPBACK)
+    )
+
+
+def own(now: Snapshot, family: Family) -> Address | None:
+    """The node's address on lo, of its first block of that family."""
+    return next((own_address(block) for block in now.node.pod_cidrs if block.family == family), None)
+
+
+def own_source(now: Snapshot, to: Address) -> Address | None:
+    """Which address this node's own sockets choose towards another; None where only the kernel knows.
+
+    An address of the node is reached from itself. The route to the Services has its source (`nodes/own.py`), pods of
+    this node are behind links without addresses, so lo's is taken (inet_select_addr; RFC 6724 for IPv6). All else
+    leaves by the uplink.
+    """
+    family = family_of(to)
+    if any(to in loopback for loopback in _LOOPBACK):
+        return parse_address("127.0.0.1" if len(to) == 4 else "::1")
+    if is_own(now, to):
+        return to
+    if to in now.ledger or any(to in cidr for cidr in now.service_ranges):
+        return own(now, family) or gateway_to(now.node, family)
+    return gateway_to(now.node, family) or own(now, family)

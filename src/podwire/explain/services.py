@@ -1,0 +1,197 @@
+"""Why a Service is as it is: each frontend, its backends and where they are, and what was left out. Pure.
+
+Invariants: every answer is made by the very functions that decide (`services/`, the slots of `dataplane/nftables`),
+from one snapshot; the state is what the data plane last reported.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from immutables import Map
+from msgspec import Struct
+
+from podwire import views
+from podwire.dataplane.nftables.layout import CLASSES
+from podwire.dataplane.nftables.render import slots
+from podwire.explain.places import Places, places, where
+from podwire.model.addresses import FAMILIES, Address, family_of, show_address, show_host_port
+from podwire.model.network import Backend, Frontend
+from podwire.model.objects import BackendSlice, Member, PodKey, Service, ServiceKey, ServicePort, SliceKey
+from podwire.model.snapshot import Snapshot
+from podwire.services.frontends import Kind, LeftOut, frontends, left_out, node_port_addresses, of_port, owner
+
+TOO_MANY = f"beyond the {CLASSES[-1]} backends that a frontend can have"
+
+
+class LeftOutView(Struct, frozen=True):
+    """A member of a slice that is no backend of this frontend, and why."""
+
+    member: str
+    pod: str | None
+    slice: str
+    reason: str
+
+
+class BackendWhere(Struct, frozen=True):
+    backend: str
+    where: str
+
+
+class FrontendWhy(Struct, frozen=True):
+    """`port`: the ServicePort's name. `owner`: who has this frontend instead; None: it is this Service's, and `state`
+    says what the data plane holds of it."""
+
+    frontend: str
+    kind: str
+    port: str
+    owner: str | None
+    state: views.FrontendState | None
+    backends: tuple[BackendWhere, ...]
+    left_out: tuple[LeftOutView, ...]
+
+
+class ServiceWhy(Struct, frozen=True):
+    service: str
+    frontends: tuple[FrontendWhy, ...]
+    notes: tuple[str, ...]
+
+
+def explain_service(now: Snapshot, key: ServiceKey) -> ServiceWhy:
+    """Raises LookupError for what neither a Service nor a slice names."""
+    it = now.services.get(key)
+    if it is None:
+        return ServiceWhy(show(key), (), (_only_slices(now, key),))
+    known, mine = places(now), frontends(now, key)
+    # Of two ports with one frontend the later has it, as in `frontends`.
+    ports = {frontend: port for port in it.ports for _, frontend in of_port(it, port, now.node)}
+    told = tuple(
+        _frontend(known, key, port, kind, frontend, mine if ports[frontend] is port else None)
+        for port in it.ports
+        for kind, frontend in of_port(it, port, now.node)
+    )
+    return ServiceWhy(show(key), told, tuple(_notes(now, key, it)))
+
+
+def show(key: ServiceKey | SliceKey | PodKey) -> str:
+    return f"{key.namespace}/{key.name}"
+
+
+def show_frontend(it: Frontend) -> str:
+    return f"{show_host_port(it.address, it.port)}/{it.protocol.name}"
+
+
+def state_of(now: Snapshot, frontend: Frontend, wanted: frozenset[Backend]) -> views.FrontendState:
+    return views.frontend_state(wanted, now.programmed.get("nftables", Map()).get(frontend))
+
+
+def fitting(wanted: frozenset[Backend]) -> list[Backend]:
+    """Those that get a slot, sorted."""
+    return sorted(backend for backend in slots(wanted, None).backends if backend is not None)
+
+
+def pods_of(now: Snapshot, key: ServiceKey) -> dict[Address, PodKey]:
+    """Which pods the slices of a Service name."""
+    return {member.address: member.target for _, _, member in _members(now, key) if member.target is not None}
+
+
+# --- one frontend ------------------------------------------------------------------------------
+
+
+def _frontend(
+    known: Places,
+    key: ServiceKey,
+    port: ServicePort,
+    kind: Kind,
+    frontend: Frontend,
+    mine: dict[Frontend, frozenset[Backend]] | None,
+) -> FrontendWhy:
+    """`mine` None: another port of the same Service has it."""
+    now = known.now
+    first = owner(now, frontend)
+    name = show_frontend(frontend)
+    if first != key or mine is None:
+        has = show(first) if first != key else f"another port of {show(key)}"
+        return FrontendWhy(name, kind.value, port.name, has, None, (), ())
+    wanted = mine[frontend]
+    held, pods = fitting(wanted), pods_of(now, key)
+    return FrontendWhy(
+        frontend=name,
+        kind=kind.value,
+        port=port.name,
+        owner=None,
+        state=state_of(now, frontend, wanted),
+        backends=tuple(BackendWhere(str(b), where(known, b.address, pods.get(b.address))) for b in held),
+        left_out=tuple(_left_out(now, key, port, frontend, frozenset(held))),
+    )
+
+
+def _left_out(
+    now: Snapshot, key: ServiceKey, port: ServicePort, frontend: Frontend, held: frozenset[Backend]
+) -> Iterator[LeftOutView]:
+    """A pod that serves by another slice is not left out, nor is one whose address of another family serves there."""
+    serving = {backend.address for backend in held}
+    families = {each.family for each in _claimed_by(now.services[key], now)}
+    for slice_key, part, member in _members(now, key):
+        family = family_of(member.address)
+        if member.address in serving or (family != frontend.family and family in families):
+            continue
+        pod = show(member.target) if member.target is not None else None
+        reason = _reason(part, member, port, frontend)
+        yield LeftOutView(show_address(member.address), pod, show(slice_key), reason)
+
+
+def _reason(part: BackendSlice, member: Member, port: ServicePort, frontend: Frontend) -> str:
+    if family_of(member.address) != frontend.family:
+        return LeftOut.OTHER_FAMILY.value
+    if not any((each.name, each.protocol) == (port.name, port.protocol) for each in part.ports):
+        return LeftOut.NO_SUCH_PORT.value
+    reason = left_out(member)
+    return reason.value if reason is not None else TOO_MANY
+
+
+def _claimed_by(it: Service, now: Snapshot) -> Iterator[Frontend]:
+    for port in it.ports:
+        for _, frontend in of_port(it, port, now.node):
+            yield frontend
+
+
+def _members(now: Snapshot, key: ServiceKey) -> Iterator[tuple[SliceKey, BackendSlice, Member]]:
+    for slice_key in sorted(now.slices_of.get(key, ())):
+        part = now.slices[slice_key]
+        for member in part.members:
+            yield slice_key, part, member
+
+
+# --- the whole Service -------------------------------------------------------------------------
+
+
+def _only_slices(now: Snapshot, key: ServiceKey) -> str:
+    named = sorted(now.slices_of.get(key, ()))
+    if not named:
+        elsewhere = sorted(show(other) for other in now.services if other.name == key.name)
+        there = f"; there is {', '.join(elsewhere)}" if elsewhere else ""
+        raise LookupError(f"no {key} on this node{there}")
+    slices = "slice" if len(named) == 1 else "slices"
+    return f"no Service of that name is known, though {slices} {_listed(named)} is for it: nothing is programmed"
+
+
+def _notes(now: Snapshot, key: ServiceKey, it: Service) -> Iterator[str]:
+    if not it.cluster_ips:
+        yield "it has no cluster IP (headless or ExternalName): there is nothing to program, DNS answers for it"
+    elif not it.ports:
+        yield "it has no ports: there is nothing to program"
+    claimed = {frontend.family for frontend in _claimed_by(it, now)}
+    members = {family_of(member.address) for _, _, member in _members(now, key)}
+    if claimed and not now.slices_of.get(key):
+        yield "it has no EndpointSlice: all of its frontends are refused"
+    elif claimed - members:
+        families = ", ".join(str(family) for family in FAMILIES if family in claimed - members)
+        yield f"its EndpointSlices have no {families} members: such frontends are refused"
+    here = {family_of(address) for address in node_port_addresses(now.node)}
+    for family in FAMILIES:
+        wants = any(port.node_port for port in it.ports) and any(family_of(a) == family for a in it.cluster_ips)
+        if wants and family not in here:
+            yield f"node {now.local.name} has no {family} InternalIP: there are no node ports of that family"
+
+
+def _listed(keys: Iterable[SliceKey]) -> str:
+    return ", ".join(show(key) for key in keys)
