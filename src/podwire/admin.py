@@ -7,7 +7,10 @@ anything, and only by an event that the controller handles like any other.
     GET  /status                                 the node, its ranges, counts, what is wrong
     GET  /services, /services/NAMESPACE/NAME     frontends, backends, what the data plane holds of them
     GET  /pods                                   attachments
-    GET  /history?since=NUMBER&limit=NUMBER      transactions, oldest first
+    GET  /explain/service/NAMESPACE/NAME         each frontend, its backends and where they are, what is left out
+    GET  /explain/packet?from=SOURCE&to=IP:PORT/PROTOCOL
+                                                 what this node does with such a packet
+    GET  /history?since=NUMBER&limit=NUMBER      transactions, oldest first; with wait=SECONDS it waits for the next
     GET  /verify                                 what the network holds otherwise than it should; touches nothing
     POST /resync                                 read everything, and make it right
     GET  /healthz, /readyz                       200, or 503 with the reason
@@ -31,12 +34,18 @@ from podwire.controller.difference import Difference
 from podwire.controller.events import Event, Resync, ResyncReason
 from podwire.controller.history import Record, record_of
 from podwire.controller.transaction import Result
+from podwire.explain.packets import explain_packet, parse_destination, parse_source
+from podwire.explain.services import explain_service
+from podwire.model.addresses import Address
+from podwire.model.network import Frontend
 from podwire.model.objects import ServiceKey
 from podwire.model.snapshot import Snapshot
 
 SLICE = 50
 """Items between two turns of the event loop: about 1 ms of Services with ten backends."""
 MOST_RECORDS = 1000
+LONGEST_WAIT = 60
+"""Seconds that a request for the next record may wait."""
 GRACE = 1.0
 """Seconds that a stopping server waits for answers under way."""
 
@@ -49,6 +58,7 @@ class Controller(Protocol):
     @property
     def history(self) -> Iterable[Record]: ...
     async def verify(self) -> dict[str, Difference]: ...
+    def next_record(self) -> asyncio.Future[Record]: ...
     def submit(self, event: Event) -> asyncio.Future[Result]: ...
 
 
@@ -92,12 +102,15 @@ def bind(path: Path) -> socket.socket:
 def application(controller: Controller, facts: Callable[[], views.Facts]) -> web.Application:
     app = web.Application(middlewares=[_errors_as_json])
     asked = Answers(controller, facts)
+    app.on_shutdown.append(asked.stop_waiting)
     app.add_routes(
         [
             web.get("/status", asked.status),
             web.get("/services", asked.services),
             web.get("/services/{namespace}/{name}", asked.service),
             web.get("/pods", asked.pods),
+            web.get("/explain/service/{namespace}/{name}", asked.explain_service),
+            web.get("/explain/packet", asked.explain_packet),
             web.get("/history", asked.history),
             web.get("/verify", asked.verify),
             web.post("/resync", asked.resync),
@@ -113,6 +126,7 @@ class Answers:
 
     def __init__(self, controller: Controller, facts: Callable[[], views.Facts]) -> None:
         self._controller, self._facts = controller, facts
+        self._waiting: set[asyncio.Future[Record]] = set()
 
     async def status(self, _: web.Request) -> web.Response:
         return _json(views.status(self._controller.snapshot, self._facts()))
@@ -133,10 +147,53 @@ class Answers:
         now = self._controller.snapshot
         return await _stream(request, "pods", (views.pod(now, key) for key in views.attachment_keys(now)))
 
+    async def explain_service(self, request: web.Request) -> web.Response:
+        """In a thread, as a Service may have thousands of backends."""
+        key = ServiceKey(request.match_info["namespace"], request.match_info["name"])
+        try:
+            return _body(await asyncio.to_thread(_explained_service, self._controller.snapshot, key))
+        except LookupError as error:
+            raise web.HTTPNotFound(text=str(error)) from None
+
+    async def explain_packet(self, request: web.Request) -> web.Response:
+        now = self._controller.snapshot
+        source, destination = (_words(request, name) for name in ("from", "to"))
+        try:
+            to = parse_destination(destination)
+        except ValueError as error:
+            raise web.HTTPBadRequest(text=f"to: {error}") from None
+        try:
+            client = parse_source(now, source, to.family)
+        except ValueError as error:
+            raise web.HTTPBadRequest(text=f"from: {error}") from None
+        except LookupError as error:
+            raise web.HTTPNotFound(text=str(error)) from None
+        return _body(await asyncio.to_thread(_explained_packet, now, client, to))
+
     async def history(self, request: web.Request) -> web.Response:
         since = _number(request, "since", 0, None)
         limit = _number(request, "limit", 1, MOST_RECORDS)
+        wait = _number(request, "wait", 1, LONGEST_WAIT)
+        if wait is not None:
+            if since is None:
+                raise web.HTTPBadRequest(text="wait: expected since=NUMBER beside it")
+            await self._something_after(since, wait)
         return _json(views.history(self._controller.history, since, MOST_RECORDS if limit is None else limit))
+
+    async def _something_after(self, since: int, seconds: float) -> None:
+        """Returns at once where there is such a record already."""
+        if any(record.number > since for record in self._controller.history):
+            return
+        reader = self._controller.next_record()
+        self._waiting.add(reader)
+        await asyncio.wait([reader], timeout=seconds)
+        self._waiting.discard(reader)
+        reader.cancel()
+
+    async def stop_waiting(self, _: web.Application) -> None:
+        """An agent that ends is not held up by its readers."""
+        for reader in self._waiting:
+            reader.cancel()
 
     async def verify(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -158,8 +215,20 @@ class Answers:
         return _json({"ready": reason is None, "not_ready": reason}, 200 if reason is None else 503)
 
 
+def _explained_service(now: Snapshot, key: ServiceKey) -> bytes:
+    return msgspec.json.encode(explain_service(now, key))
+
+
+def _explained_packet(now: Snapshot, source: Address | None, to: Frontend) -> bytes:
+    return msgspec.json.encode(explain_packet(now, source, to))
+
+
 def _json(value: object, status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+    return _body(msgspec.json.encode(value), status)
+
+
+def _body(encoded: bytes, status: int = 200) -> web.Response:
+    return web.Response(body=encoded, status=status, content_type="application/json")
 
 
 async def _stream(request: web.Request, name: str, items: Iterator[Struct]) -> web.StreamResponse:
@@ -175,6 +244,14 @@ async def _stream(request: web.Request, name: str, items: Iterator[Struct]) -> w
     await response.write(b"]}")
     await response.write_eof()
     return response
+
+
+def _words(request: web.Request, name: str) -> str:
+    text = request.query.get(name)
+    if not text:
+        form = "an IP address, node, or a pod as NAMESPACE/NAME" if name == "from" else "IP:PORT or IP:PORT/PROTOCOL"
+        raise web.HTTPBadRequest(text=f"{name}: missing; expected {form}")
+    return text
 
 
 def _number(request: web.Request, name: str, least: int, most: int | None) -> int | None:

@@ -91,8 +91,8 @@ def node() -> Snapshot:
     return now
 
 
-RECORDS = tuple(
-    Record(
+def record(number: int) -> Record:
+    return Record(
         number=number,
         time=1_790_000_000.0 + number,
         event=f"KubeStateChange service/shop/s{number}",
@@ -101,8 +101,9 @@ RECORDS = tuple(
         milliseconds=0.125,
         error="nftables: no room" if number == 14 else None,
     )
-    for number in range(11, 16)
-)
+
+
+RECORDS = tuple(map(record, range(11, 16)))
 
 
 class FakeController:
@@ -114,6 +115,22 @@ class FakeController:
         self.drift: dict[str, Difference] | OSError = {}
         self.error: str | None = None
         self.submitted: list[Event] = []
+        self.asked = asyncio.Event()
+        """Somebody waits for the next record."""
+        self._readers: list[asyncio.Future[Record]] = []
+
+    def next_record(self) -> asyncio.Future[Record]:
+        self._readers.append(asyncio.get_running_loop().create_future())
+        self.asked.set()
+        return self._readers[-1]
+
+    def happen(self, record: Record) -> None:
+        self.history = (*self.history, record)
+        self.asked.clear()
+        for reader in self._readers:
+            if not reader.done():
+                reader.set_result(record)
+        self._readers.clear()
 
     async def verify(self) -> dict[str, Difference]:
         if isinstance(self.drift, OSError):

@@ -1,5 +1,6 @@
 """The admin API over a real unix socket."""
 
+import asyncio
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from podwire.controller.difference import Change
 from podwire.controller.events import Resync, ResyncReason
 from podwire.model.network import Slots
 from podwire.model.objects import ServiceKey
-from tests.unit.served_agent import ServedAgent, frontend, serving
+from tests.unit.served_agent import ServedAgent, frontend, record, serving
 
 
 @pytest_asyncio.fixture
@@ -72,12 +73,113 @@ async def test_pods(agent: ServedAgent) -> None:
 )
 async def test_history(agent: ServedAgent, query: str, numbers: list[int]) -> None:
     _, body = await ask(agent, "GET", f"/history{query}")
-    assert [record["number"] for record in body["records"]] == numbers
+    assert [each["number"] for each in body["records"]] == numbers
+
+
+async def test_a_record_that_is_there_is_not_waited_for(agent: ServedAgent) -> None:
+    _, body = await ask(agent, "GET", "/history?since=14&wait=60")
+    assert [each["number"] for each in body["records"]] == [15]
+
+
+async def test_history_waits_for_the_next_record(agent: ServedAgent) -> None:
+    asked = asyncio.create_task(ask(agent, "GET", "/history?since=15&wait=60"))
+    await agent.controller.asked.wait()
+    agent.controller.happen(record(16))
+    _, body = await asked
+    assert [each["number"] for each in body["records"]] == [16]
+
+
+async def test_history_waits_no_longer_than_asked(agent: ServedAgent) -> None:
+    assert await ask(agent, "GET", "/history?since=15&wait=1") == (200, {"oldest": 11, "records": []})
+
+
+async def test_a_server_that_ends_answers_those_who_wait(tmp_path: Path) -> None:
+    async with serving(tmp_path) as agent:
+        asked = asyncio.create_task(ask(agent, "GET", "/history?since=15&wait=60"))
+        await agent.controller.asked.wait()
+    assert await asked == (200, {"oldest": 11, "records": []})
+
+
+async def test_explain_a_service(agent: ServedAgent) -> None:
+    status, body = await ask(agent, "GET", "/explain/service/shop/web")
+    assert (status, body["service"]) == (200, "shop/web")
+    assert [(it["frontend"], it["state"], len(it["backends"])) for it in body["frontends"]] == [
+        ("10.96.0.10:80/TCP", "programmed", 2),
+        ("[fd96::a]:80/TCP", "failed", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "client", "because"),
+    [
+        pytest.param("shop/front", "10.1.1.2", "kept: the client is a pod of this node", id="a pod by its name"),
+        pytest.param("10.1.1.3", "10.1.1.3", "masqueraded: a pod that reaches itself", id="an address"),
+        pytest.param("node", "10.1.1.1", "kept: the client is this node", id="the node itself"),
+    ],
+)
+async def test_explain_a_packet(agent: ServedAgent, source: str, client: str, because: str) -> None:
+    status, body = await ask(agent, "GET", f"/explain/packet?from={source}&to=10.96.0.11:53/UDP")
+    assert (status, body["verdict"], body["service"], body["state"]) == (200, "balanced", "shop/dns", "pending")
+    assert body["client"] == client
+    assert body["choices"][0]["because"].startswith(because)
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "error"),
     [
+        pytest.param(
+            "GET",
+            "/history?since=1&wait=61",
+            400,
+            "wait: expected a whole number from 1 to 60; found '61'",
+            id="a wait too long",
+        ),
+        pytest.param(
+            "GET", "/history?wait=5", 400, "wait: expected since=NUMBER beside it", id="a wait for an unknown record"
+        ),
+        pytest.param(
+            "GET",
+            "/explain/service/shop/none",
+            404,
+            "no service/shop/none on this node",
+            id="explain a Service that is not there",
+        ),
+        pytest.param(
+            "GET",
+            "/explain/packet?to=10.96.0.10:80",
+            400,
+            "from: missing; expected an IP address, node, or a pod as NAMESPACE/NAME",
+            id="explain a packet from nowhere",
+        ),
+        pytest.param(
+            "GET",
+            "/explain/packet?from=node",
+            400,
+            "to: missing; expected IP:PORT or IP:PORT/PROTOCOL",
+            id="explain a packet to nowhere",
+        ),
+        pytest.param(
+            "GET",
+            "/explain/packet?from=node&to=web",
+            400,
+            "to: 'web': expected IP:PORT or IP:PORT/PROTOCOL, such as 10.96.0.10:80 or [fd96::a]:53/UDP, "
+            "with a protocol of TCP, UDP, SCTP",
+            id="explain a packet to a name",
+        ),
+        pytest.param(
+            "GET",
+            "/explain/packet?from=web&to=10.96.0.10:80",
+            400,
+            "from: 'web': expected an IP address, node, or a pod of this node as NAMESPACE/NAME",
+            id="explain a packet from a word",
+        ),
+        pytest.param(
+            "GET",
+            "/explain/packet?from=shop/none&to=10.96.0.10:80",
+            404,
+            "no pod/shop/none on node one",
+            id="explain a packet from a pod that is not there",
+        ),
         pytest.param(
             "GET",
             "/history?since=x",

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC
@@ -17,9 +19,13 @@ from rich.console import Console
 from podwire import admin, views
 from podwire.cli import tables
 from podwire.controller.difference import Change
-from podwire.controller.events import Resync, ResyncReason
+from podwire.controller.events import KubeStateChange, Resync, ResyncReason
+from podwire.controller.snapshot import fold
+from podwire.model.addresses import parse_address
 from podwire.model.network import Slots
-from tests.unit.served_agent import RECORDS, ServedAgent, frontend, node, serving
+from podwire.model.objects import BackendSlice, Member, PodKey, SliceKey
+from podwire.pods.wiring import interface_name
+from tests.unit.served_agent import BACK, EMPTY, FRONT, RECORDS, ServedAgent, frontend, node, record, serving
 
 PODWIRE = Path(sys.executable).parent / "podwire"
 
@@ -237,6 +243,102 @@ async def test_a_service_that_is_not_there(name: str, error: str, agent: ServedA
     assert await ask(agent, "services", name) == (1, "", f"podwire: {error}\n")
 
 
+async def test_explain_a_service(agent: ServedAgent) -> None:
+    ran = await ask(agent, "explain", "service/shop/web")
+    assert (ran.code, ran.err) == (0, "")
+    front, back = (interface_name(key) for key in (FRONT, BACK))
+    assert ran.out.splitlines() == [
+        "Service shop/web",
+        "  10.96.0.10:80/TCP, cluster IP, port p: programmed, 2 backends",
+        f"    10.1.1.2:8080  pod shop/front on this node, by {front}",
+        f"    10.1.1.3:8080  pod shop/back on this node, by {back}, pending",
+        "  [fd96::a]:80/TCP, cluster IP, port p: failed, 1 backend",
+        f"    [fd01::2]:8080  pod shop/front on this node, by {front}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        pytest.param(
+            "copy",
+            [
+                "  10.96.0.10:80/TCP, cluster IP, port p: conflict, shop/web has it",
+                "note: it has no EndpointSlice: all of its frontends are refused",
+            ],
+            id="a frontend that another Service has",
+        ),
+        pytest.param(
+            "empty",
+            [
+                "  10.96.0.12:80/TCP, cluster IP, port p: refused, 0 backends",
+                "note: it has no EndpointSlice: all of its frontends are refused",
+            ],
+            id="no backend",
+        ),
+    ],
+)
+async def test_explain_what_is_not_as_wished(name: str, lines: list[str], agent: ServedAgent) -> None:
+    assert (await ask(agent, "explain", f"service/shop/{name}")).out.splitlines()[1:] == lines
+
+
+async def test_explain_a_member_that_is_left_out(agent: ServedAgent) -> None:
+    part = BackendSlice(EMPTY, (), (Member(parse_address("10.1.1.9"), target=PodKey("shop", "new")),))
+    now, _ = fold(agent.controller.snapshot, KubeStateChange(((SliceKey("shop", "empty-1"), part),)))
+    agent.controller.snapshot = now
+    ran = await ask(agent, "explain", "service/shop/empty")
+    reason = "left out: its slice has no port of that name and protocol (pod shop/new, slice shop/empty-1)"
+    assert ran.out.splitlines()[2:] == [f"    10.1.1.9  {reason}"]
+
+
+async def test_explain_a_packet(agent: ServedAgent) -> None:
+    ran = await ask(agent, "explain", "shop/front", "10.96.0.10:80")
+    assert (ran.code, ran.err) == (0, "")
+    front, back = (interface_name(key) for key in (FRONT, BACK))
+    itself = "masqueraded: a pod that reaches itself has to be answered by way of the node"
+    other = "kept: the client is a pod of this node, the answer comes by here"
+    assert [re.sub("  +", "  ", line) for line in ran.out.splitlines()] == [
+        f"from 10.1.1.2, pod shop/front on this node, by {front}",
+        "to 10.96.0.10:80/TCP, Service shop/web, programmed",
+        "balanced: one of 2 backends, each about as likely",
+        "  BACKEND  WHERE  SEES AS CLIENT  BECAUSE",
+        f"  10.1.1.2:8080  pod shop/front on this node, by {front}  10.1.1.1  {itself}",
+        f"  10.1.1.3:8080  pod shop/back on this node, by {back}, pending  10.1.1.2  {other}",
+    ]
+
+
+async def test_explain_a_packet_that_is_passed_on(agent: ServedAgent) -> None:
+    ran = await ask(agent, "explain", "node", "198.51.100.1:443")
+    assert ran.out.splitlines() == [
+        "from 192.0.2.1, this node itself",
+        "to 198.51.100.1:443/TCP",
+        "passed on as it is: outside of the cluster, by the node's own routes",
+    ]
+
+
+async def test_explain_limits_what_it_says(agent: ServedAgent) -> None:
+    ran = await ask(agent, "explain", "node", "10.96.0.11:53/UDP")
+    assert ran.out.splitlines()[-1] == "note: nftables does not hold this yet: until then all is as it was before"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["shop/web"], "'shop/web': expected service/NAMESPACE/NAME, or FROM IP:PORT[/PROTOCOL]"),
+        (["service/web"], "'web': expected NAMESPACE/NAME"),
+        (["service/shop/none"], "no service/shop/none on this node"),
+        (["service/default/web"], "no service/default/web on this node; there is shop/web"),
+        (["shop/none", "10.96.0.10:80"], "no pod/shop/none on node one"),
+        (["a&to=b", "10.96.0.10:80"], "from: 'a&to=b': expected an IP address, node, or a pod of this node as "),
+        (["node", "10.96.0.10"], "to: '10.96.0.10': expected IP:PORT or IP:PORT/PROTOCOL, such as 10.96.0.10:80 or "),
+    ],
+)
+async def test_explain_says_what_it_expected(arguments: list[str], error: str, agent: ServedAgent) -> None:
+    ran = await ask(agent, "explain", *arguments)
+    assert (ran.code, ran.out, len(ran.err.splitlines())) == (1, "", 1)
+    assert ran.err.startswith(f"podwire: {error}")
+
+
 async def test_pods_as_a_table(agent: ServedAgent) -> None:
     ran = await ask(agent, "pods")
     head, back, front = rows(ran.out)
@@ -257,6 +359,47 @@ async def test_history_tells_what_changed(agent: ServedAgent) -> None:
 async def test_history_from_a_number_on(agent: ServedAgent) -> None:
     ran = await ask(agent, "history", "--since", "12", "-n", "1")
     assert ran.out.startswith("#13 ")
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+async def test_history_follows_until_it_is_interrupted(output: str, agent: ServedAgent) -> None:
+    command = ("history", "--follow", "--since", "14", "-o", output, "--state-dir", str(agent.socket.parent))
+    process = await asyncio.create_subprocess_exec(
+        PODWIRE, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    for number in (15, 16, 17):
+        line = (await process.stdout.readline()).decode()
+        if output == "json":
+            assert [each["number"] for each in json.loads(line)["records"]] == [number]
+        else:
+            assert line.startswith(f"#{number} ")
+            await process.stdout.readline()  # what changed
+        await agent.controller.asked.wait()
+        if number < 17:
+            agent.controller.happen(record(number + 1))
+    process.send_signal(signal.SIGINT)
+    out, err = await process.communicate()
+    assert (process.returncode, out, err) == (0, b"", b"")
+
+
+async def test_a_follower_that_was_too_slow_is_told_what_it_missed(agent: ServedAgent) -> None:
+    command = ("history", "-f", "--since", "7", "--state-dir", str(agent.socket.parent))
+    process = await asyncio.create_subprocess_exec(
+        PODWIRE, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    await agent.controller.asked.wait()
+    process.send_signal(signal.SIGINT)
+    _, err = await process.communicate()
+    assert err == b"podwire: entries 8 to 10 are no longer remembered\n"
+
+
+async def test_a_follower_ends_with_its_agent(tmp_path: Path) -> None:
+    async with serving(tmp_path) as agent:
+        following = asyncio.create_task(ask(agent, "history", "--follow"))
+        await agent.controller.asked.wait()
+    ran = await following
+    assert (ran.code, ran.out.count("#"), "no agent answers" in ran.err) == (2, 5, True)
 
 
 async def test_a_limit_out_of_range_is_refused(agent: ServedAgent) -> None:
@@ -366,6 +509,6 @@ async def test_help_lists_the_commands_without_importing_what_they_need() -> Non
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
     text = out.decode()
-    listed: Sequence[str] = ("agent", "history", "lab", "pods", "resync", "services", "status", "verify")
+    listed: Sequence[str] = ("agent", "explain", "history", "lab", "pods", "resync", "services", "status", "verify")
     assert [name for name in listed if f"│ {name} " not in text] == []
     assert text.splitlines()[-1] == "[]"

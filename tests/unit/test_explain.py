@@ -371,28 +371,28 @@ def test_the_masquerading_address_of_a_node_without_one_is_the_kernels_to_choose
             "10.96.0.3:80",
             Verdict.REFUSED,
             "shop/empty",
-            "no backend is ready: answered by a reset",
+            "no backend is ready; answered by a reset",
             id="no backend, TCP",
         ),
         pytest.param(
             "[fd96::4]:53/UDP",
             Verdict.REFUSED,
             "shop/dns",
-            "no backend is ready: answered by ICMP port unreachable",
+            "no backend is ready; answered by ICMP port unreachable",
             id="no backend, UDP",
         ),
         pytest.param(
             "10.96.0.1:81",
             Verdict.REFUSED,
             None,
-            "no Service has this port and protocol of the address, which is only Services': answered by a reset",
+            "no Service has this port and protocol of the address, which is only Services'; answered by a reset",
             id="a port that the Service has not",
         ),
         pytest.param(
             "10.96.200.200:80/UDP",
             Verdict.REFUSED,
             None,
-            "no Service has this port and protocol of the address, which is only Services': "
+            "no Service has this port and protocol of the address, which is only Services'; "
             "answered by ICMP port unreachable",
             id="an address of the range that no Service has",
         ),

@@ -22,6 +22,7 @@ app = App(
 for _name, _help in (
     ("status", "What an agent knows, what it gave out, and what is wrong."),
     ("services", "Services with their frontends, backends, and what the data plane holds of them."),
+    ("explain", "Why a Service is as it is, or what the agent's node does with a packet: FROM IP:PORT[/PROTOCOL]."),
     ("pods", "The pods attached on the agent's node."),
     ("history", "What happened: one entry for each event, with what it changed and wrote."),
     ("verify", "Compare the network with what it should be, touching nothing; exit code 1 where they differ."),

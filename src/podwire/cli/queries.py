@@ -8,21 +8,25 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 from cyclopts import Parameter
 from rich.console import Console, RenderableType
 
 from podwire import views
-from podwire.cli import tables
+from podwire.cli import explanations, tables
 from podwire.cli.client import REFUSED, Failed, ask
 from podwire.cli.target import HERE, Output, Target
+from podwire.explain.packets import PacketWhy
+from podwire.explain.services import ServiceWhy
 
 View = TypeVar("View")
 
 WIDE = 10_000
 """Columns where the output is no terminal: programs see whole lines."""
+WAIT = 30
+"""Seconds that the agent lets a follower wait for the next entry, before it asks again."""
 
 
 def status(*, target: Target = HERE, output: Output = "table") -> int:
@@ -47,10 +51,33 @@ def pods(*, target: Target = HERE, output: Output = "table") -> int:
     return 0
 
 
+def explain(what: str, to: str | None = None, /, *, target: Target = HERE, output: Output = "table") -> int:
+    """
+    Parameters
+    ----------
+    what
+        service/NAMESPACE/NAME; or where a packet comes from: an IP address, `node`, or a pod as NAMESPACE/NAME.
+    to
+        Where the packet goes: IP:PORT or IP:PORT/PROTOCOL, such as 10.96.0.10:80 or [fd96::a]:53/UDP.
+    """
+    if to is not None:
+        query = urlencode({"from": what, "to": to})
+        body = ask(target.socket(), "GET", f"/explain/packet?{query}")
+        _tell(body, output, PacketWhy, explanations.packet)
+        return 0
+    kind, _, name = what.partition("/")
+    if kind != "service":
+        raise Failed(f"{what!r}: expected service/NAMESPACE/NAME, or FROM IP:PORT[/PROTOCOL]", REFUSED)
+    body = ask(target.socket(), "GET", f"/explain/service/{_object_path(name)}")
+    _tell(body, output, ServiceWhy, explanations.service)
+    return 0
+
+
 def history(
     *,
     since: int | None = None,
     limit: Annotated[int, Parameter(name=["--limit", "-n"])] = 20,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="")] = False,
     target: Target = HERE,
     output: Output = "table",
 ) -> int:
@@ -61,10 +88,26 @@ def history(
         Only what followed the entry of this number, from there on.
     limit
         At most so many entries; without --since the newest ones.
+    follow
+        Then wait for what happens next, until Ctrl-C.
     """
     query = f"limit={limit}" if since is None else f"since={since}&limit={limit}"
-    _tell(ask(target.socket(), "GET", f"/history?{query}"), output, views.HistoryView, tables.history)
-    return 0
+    try:
+        body = ask(target.socket(), "GET", f"/history?{query}")
+        if not follow:
+            _tell(body, output, views.HistoryView, tables.history)
+            return 0
+        last = since or 0
+        while True:
+            seen = _decoded(body, views.HistoryView)
+            if last and seen.oldest > last + 1:
+                print(f"podwire: entries {last + 1} to {seen.oldest - 1} are no longer remembered", file=sys.stderr)
+            if seen.records:
+                _show(body, seen, output, tables.history)
+                last = seen.records[-1].number
+            body = ask(target.socket(), "GET", f"/history?since={last}&wait={WAIT}")
+    except KeyboardInterrupt:
+        return 0
 
 
 def verify(*, target: Target = HERE, output: Output = "table") -> int:
@@ -88,10 +131,19 @@ def _object_path(name: str) -> str:
 
 def _tell(body: bytes, output: Output, form: type[View], table: Callable[[View], RenderableType]) -> View:
     """Prints an answer, and gives it back decoded."""
+    seen = _decoded(body, form)
+    _show(body, seen, output, table)
+    return seen
+
+
+def _decoded(body: bytes, form: type[View]) -> View:
     try:
-        seen = msgspec.json.decode(body, type=form)
+        return msgspec.json.decode(body, type=form)
     except msgspec.DecodeError as error:
         raise Failed(f"the agent's answer is not understood, it may be of another version: {error}", REFUSED) from None
+
+
+def _show(body: bytes, seen: View, output: Output, table: Callable[[View], RenderableType]) -> None:
     if output == "json":
         sys.stdout.buffer.write(body + b"\n")
         sys.stdout.buffer.flush()
@@ -102,4 +154,3 @@ def _tell(body: bytes, output: Output, form: type[View], table: Callable[[View],
         with console.capture() as captured:
             console.print(table(seen))
         print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
-    return seen

@@ -49,12 +49,12 @@ def services(seen: views.ServiceList, *, full: bool) -> RenderableType:
     """`full`: with all backends of each frontend."""
     if not seen.services:
         return "no Services"
-    table = _table("NAMESPACE", "NAME", "FRONTEND", "STATE", "BACKENDS")
+    table = columns("NAMESPACE", "NAME", "FRONTEND", "STATE", "BACKENDS")
     for it in seen.services:
         rows = [
-            (_frontend(f), _state(f.state.value), _backends(f.backends, None if full else FEW)) for f in it.frontends
+            (_frontend(f), state(f.state.value), _backends(f.backends, None if full else FEW)) for f in it.frontends
         ]
-        rows += [(_frontend(c), _state("conflict"), _claims(it, c)) for c in it.conflicts]
+        rows += [(_frontend(c), state("conflict"), _claims(it, c)) for c in it.conflicts]
         for row in rows or [("none", Text(""), "")]:
             table.add_row(it.namespace, it.name, *row)
     return table
@@ -63,10 +63,10 @@ def services(seen: views.ServiceList, *, full: bool) -> RenderableType:
 def pods(seen: views.PodList) -> RenderableType:
     if not seen.pods:
         return "no pods"
-    table = _table("NAMESPACE", "NAME", "INTERFACE", "ADDRESSES", "STATE", "LINK", "SANDBOX")
+    table = columns("NAMESPACE", "NAME", "INTERFACE", "ADDRESSES", "STATE", "LINK", "SANDBOX")
     for it in seen.pods:
         addresses = ", ".join(it.addresses)
-        table.add_row(it.namespace, it.name, it.interface, addresses, _state(it.state.value), it.link, it.sandbox[:12])
+        table.add_row(it.namespace, it.name, it.interface, addresses, state(it.state.value), it.link, it.sandbox[:12])
     return table
 
 
@@ -96,7 +96,7 @@ def changes(told: Mapping[str, Iterable[str]]) -> list[Text]:
 def drift(seen: views.DriftList) -> RenderableType:
     if not seen.drift:
         return "the network is as it should be"
-    table = _table("DRIVER", "KEY", "FOUND", "WANTED")
+    table = columns("DRIVER", "KEY", "FOUND", "WANTED")
     for it in seen.drift:
         table.add_row(it.driver, it.key, it.found or "nothing", it.wanted or "nothing")
     return table
@@ -119,14 +119,14 @@ def duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
-def _table(*columns: str) -> Table:
+def columns(*names: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in columns:
-        table.add_column(name, no_wrap=name != columns[-1])
+    for name in names:
+        table.add_column(name, no_wrap=name != names[-1])
     return table
 
 
-def _state(name: str) -> Text:
+def state(name: str) -> Text:
     return Text(name, _STYLES[name])
 
 

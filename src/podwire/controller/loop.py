@@ -65,7 +65,7 @@ class Controller:
     def next_record(self) -> asyncio.Future[Record]:
         """The record of the next event that ends."""
         reader: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
-        self._readers.append(reader)
+        self._readers = [*(each for each in self._readers if not each.done()), reader]  # some have stopped waiting
         return reader
 
     async def run(self) -> None:

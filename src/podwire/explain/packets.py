@@ -28,8 +28,8 @@ class Verdict(Enum):
     """It goes to one of the choices, its destination rewritten."""
     REFUSED = "refused"
     """The client is told so at once."""
-    PASSED_ON = "passed on"
-    """It goes on as it is."""
+    PASSED_ON = "passed on as it is"
+    """No Service is there."""
 
 
 class Choice(Struct, frozen=True):
@@ -73,10 +73,10 @@ def explain_packet(now: Snapshot, source: Address | None, to: Frontend) -> Packe
             verdict, way = Verdict.BALANCED, f"one of {len(choices)} backends, each about as likely"
             way = way if len(choices) > 1 else "the only backend"
         else:
-            verdict, way = Verdict.REFUSED, f"no backend is ready: {_refusal(to.protocol)}"
+            verdict, way = Verdict.REFUSED, f"no backend is ready; {_refusal(to.protocol)}"
         return PacketWhy(shown, told, show_frontend(to), verdict, show(key), state, way, choices, notes)
     if only_services(now, to.address):
-        way = f"no Service has this port and protocol of the address, which is only Services': {_refusal(to.protocol)}"
+        way = f"no Service has this port and protocol of the address, which is only Services'; {_refusal(to.protocol)}"
         verdict = Verdict.REFUSED
     else:
         way, verdict = where(known, to.address), Verdict.PASSED_ON
