@@ -1,0 +1,117 @@
+"""A small tree of Debian packages, for an image: what a few programs need, and no package manager.
+
+Invariants: packages come from wherever this machine's apt takes them, and are checked by it. They are unpacked, never
+configured: none of their scripts runs, here or in the image.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+RELEASE = "12"
+"""Of Debian: the machine that builds has the release that the image has, since its apt knows no other."""
+
+_MERGED = ("bin", "sbin", "lib", "lib64")
+_UNUSED = (
+    "doc",
+    "info",
+    "lintian",
+    "locale",
+    "man",
+    "perl5",
+    "bug",
+    "debconf",
+    "doc-base",
+    "menu",
+    "gcc",
+    "gdb",
+    "perl",
+)
+_NOT_IN_AN_IMAGE = ("ca-certificates", "debconf", "dpkg", "openssl", "tar", "perl-base")
+"""Needed by what they depend on to be configured only."""
+
+
+class CannotBuild(Exception):
+    """One line for whoever builds."""
+
+
+def make(tree: Path, packages: Iterable[str], aside: Path) -> None:
+    """Unpacks packages and all they need. `aside`: a directory that may be used and is removed. Raises CannotBuild."""
+    if _release() != RELEASE:
+        raise CannotBuild(f"images are built on Debian {RELEASE}; this machine has {_release() or 'another system'}")
+    for name in _MERGED:
+        (tree / "usr" / name).mkdir(parents=True)
+        (tree / name).symlink_to(f"usr/{name}")
+    try:
+        for package in _fetch(sorted(packages), aside):
+            if package.name.partition("_")[0] not in _NOT_IN_AN_IMAGE:
+                _unpack(package, tree)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    for name in _UNUSED:
+        shutil.rmtree(tree / "usr/share" / name, ignore_errors=True)
+    for name in ("dev", "etc", "proc", "root", "run", "sys", "tmp", "var"):
+        (tree / name).mkdir(exist_ok=True)
+    (tree / "tmp").chmod(0o1777)
+    shutil.rmtree(tree / "var/run", ignore_errors=True)
+    (tree / "var/run").symlink_to("/run")
+    (tree / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n")
+    (tree / "etc/group").write_text("root:x:0:\nnogroup:x:65534:\n")
+    (tree / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files dns\n")
+
+
+def applets(tree: Path) -> None:
+    """Links for every program that the tree's busybox is and that the tree has not otherwise. busybox's own shell would
+    prefer its programs to the tree's: a tree that has both needs dash."""
+    busybox = tree / "bin/busybox"
+    listed = subprocess.run([busybox, "--list-full"], check=True, capture_output=True, text=True).stdout.split()
+    for path in listed:
+        place = tree / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        taken = (place, tree / "usr/bin" / place.name, tree / "usr/sbin" / place.name)
+        if not any(map(os.path.lexists, taken)):
+            place.symlink_to("/bin/busybox")
+
+
+def _release() -> str:
+    try:
+        lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return ""
+    facts = {name: value.strip('"') for name, _, value in (line.partition("=") for line in lines)}
+    return facts.get("VERSION_ID", "") if facts.get("ID") == "debian" else ""
+
+
+def _fetch(packages: list[str], aside: Path) -> list[Path]:
+    """As for a machine that has no package at all. The cache of the machine's own apt is not touched."""
+    archives = aside / "archives"
+    (archives / "partial").mkdir(parents=True)
+    (aside / "status").touch()
+    options = {
+        "Dir::State::status": aside / "status",
+        "Dir::Cache::archives": archives,
+        "APT::Install-Recommends": "false",
+        "APT::Sandbox::User": "root",
+        "Debug::NoLocking": "true",
+    }
+    flags = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
+    found = subprocess.run(
+        ["apt-get", *flags, "-y", "-qq", "--download-only", "install", *packages],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+    )
+    if found.returncode:
+        errors = " ".join(line for line in found.stderr.splitlines() if line.startswith("E:"))
+        raise CannotBuild(f"apt-get can't fetch {' '.join(packages)}: {errors or found.stderr.strip()}")
+    return sorted(archives.glob("*.deb"))
+
+
+def _unpack(package: Path, tree: Path) -> None:
+    """By tar, since dpkg-deb would put directories in the place of the links of a merged /usr."""
+    content = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE)
+    unpacked = subprocess.run(["tar", "-x", "--keep-directory-symlink", "-C", tree], stdin=content.stdout)
+    if content.wait() or unpacked.returncode:
+        raise CannotBuild(f"{package.name}: can't be unpacked")

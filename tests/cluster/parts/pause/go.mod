@@ -1,0 +1,3 @@
+module podwire.test/pause
+
+go 1.26.0
