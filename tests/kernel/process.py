@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,38 +23,27 @@ spec:
 
 
 class AgentProcess:
-    """In the namespace of the thread that starts it. `directory` gets its configuration, state and log."""
+    """In the namespace of the thread that starts it. `directory` gets its configuration, state and log, and manifests
+    of its own where it has none in common with others."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, node: str = "one", manifests: Path | None = None) -> None:
         self.directory, self.state = directory, directory / "state"
         self.socket, self.spool, self.log = self.state / "cni.sock", self.state / "spool", directory / "agent.log"
         self.config = directory / "agent.toml"
-        manifests = directory / "manifests"
-        manifests.mkdir()
-        (manifests / "node.yaml").write_text(MANIFEST)
+        if manifests is None:
+            manifests = directory / "manifests"
+            manifests.mkdir()
+            (manifests / "node.yaml").write_text(MANIFEST)
         self.config.write_text(
-            f'node_name = "one"\nstate_dir = "{self.state}"\nmanifests = "{manifests}"\n'
+            f'node_name = "{node}"\nstate_dir = "{self.state}"\nmanifests = "{manifests}"\n'
             'service_cidrs = ["10.96.0.0/16", "fd00:96::/112"]\nmtu = 1500\n'
         )
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Returns once it is ready."""
-        inbox_path = self.directory / "notify"
-        inbox_path.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox, self.log.open("ab") as log:
-            inbox.bind(str(inbox_path))
-            command = [Path(sysconfig.get_path("scripts"), "podwire"), "agent", "--config", self.config]
-            environment = {"PATH": os.environ["PATH"], "NOTIFY_SOCKET": str(inbox_path)}
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-            ended = os.pidfd_open(self._process.pid)
-            try:
-                ready, _, _ = select.select([inbox, ended], [], [], PATIENCE)
-            finally:
-                os.close(ended)
-            if inbox not in ready or b"READY=1" not in inbox.recv(4096):
-                self.stop(signal.SIGKILL)
-                raise AssertionError(f"the agent did not get ready:\n{self.log.read_text()}")
+        command = [str(Path(sysconfig.get_path("scripts"), "podwire")), "agent", "--config", str(self.config)]
+        self._process = started(command, self.log, self.directory / "notify")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         if self._process is not None:
@@ -68,8 +57,27 @@ class AgentProcess:
 
     def say(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """A command of the CLI to this agent."""
-        command = [Path(sysconfig.get_path("scripts"), "podwire"), *arguments, "--state-dir", self.state]
+        command = [str(Path(sysconfig.get_path("scripts"), "podwire")), *arguments, "--state-dir", str(self.state)]
         return subprocess.run(command, capture_output=True, text=True)
+
+
+def started(command: Sequence[str], log: Path, notify: Path) -> "subprocess.Popen[bytes]":
+    """A process in the namespace of this thread, once it says itself that it is ready (sd_notify(3))."""
+    notify.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox, log.open("ab") as out:
+        inbox.bind(str(notify))
+        environment = {"PATH": os.environ["PATH"], "NOTIFY_SOCKET": str(notify)}
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
+        ended = os.pidfd_open(process.pid)
+        try:
+            ready, _, _ = select.select([inbox.fileno(), ended], [], [], PATIENCE)
+        finally:
+            os.close(ended)
+        if inbox.fileno() not in ready or b"READY=1" not in inbox.recv(4096):
+            process.kill()
+            process.wait(PATIENCE)
+            raise AssertionError(f"{Path(command[0]).name} did not get ready:\n{log.read_text()}")
+    return process
 
 
 @contextmanager

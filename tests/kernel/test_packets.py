@@ -1,0 +1,170 @@
+"""Two nodes, their pods and a client outside: the packet table asked of Podwire, and of a cluster that changes."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import product
+
+import pytest
+
+from podwire.model.addresses import FAMILIES
+from podwire.model.objects import Protocol
+from tests.packets.cluster import Asking, Cluster, cluster
+from tests.packets.objects import Object, node_object, service_object, slice_object
+from tests.packets.plan import (
+    ONE,
+    ONE_BACKEND,
+    ONE_CLIENT,
+    OUTSIDE,
+    THREE,
+    TWO,
+    TWO_BACKEND,
+    TWO_CLIENT,
+    Exposed,
+    Node,
+    Pod,
+    Station,
+    service_of,
+)
+from tests.packets.planes import Podwire, podwire
+from tests.packets.table import Kind, Path, Refusal, Row, expected, refusals, refused, rows, target
+
+Asked = dict[Row | Refusal, str]
+
+
+@pytest.fixture(scope="module")
+def at_work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster[Podwire]]:
+    with cluster(partial(podwire, directory=tmp_path_factory.mktemp("podwire"))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def asked(at_work: Cluster[Podwire]) -> Asked:
+    """All at once: what changes the cluster comes later, and puts it back."""
+    return at_work.ask_table()
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.id)
+def test_who_answers_and_which_client_it_sees(asked: Asked, row: Row) -> None:
+    assert asked[row] == expected(row.path)
+
+
+def _known(it: Refusal) -> tuple[pytest.MarkDecorator, ...]:
+    if it.kind is Kind.EXTERNAL_IP and it.why == "unknown-port":
+        reason = "only service_cidrs and cluster IPs are service_ranges: the packet goes on to the default route"
+        return (pytest.mark.xfail(strict=True, reason=reason),)
+    return ()
+
+
+@pytest.mark.parametrize("it", [pytest.param(it, marks=_known(it), id=it.id) for it in refusals()])
+def test_refused_at_once(asked: Asked, it: Refusal) -> None:
+    assert asked[it] == refused(it)
+
+
+# --- a cluster that changes --------------------------------------------------------------------
+
+SERVED = (Kind.CLUSTER_IP, Kind.NODE_PORT, Kind.EXTERNAL_IP)
+
+
+def _questions(
+    askers: Iterable[Station], kinds: Iterable[Kind], service: Exposed, entry: Node = ONE
+) -> dict[Asking, str]:
+    """Of both families and all protocols, with the right answers."""
+    assert service.backend is not None
+    found = {}
+    for asker, kind, family, protocol in product(askers, kinds, FAMILIES, Protocol):
+        path = Path(asker, kind, family, service.backend, entry)
+        found[Asking(asker, protocol, *target(path, service))] = expected(path)
+    return found
+
+
+def test_a_node_has_another_address(at_work: Cluster[Podwire]) -> None:
+    """Its node ports and the way to its pods are at the new one; the old one is an address as any other."""
+    local, remote = service_of(ONE_BACKEND), service_of(TWO_BACKEND)
+    moved = ONE._replace(moved=True)
+    askers = (ONE_CLIENT, TWO_CLIENT, TWO, OUTSIDE)
+    old = dict.fromkeys(_questions(askers, (Kind.NODE_PORT,), local), "ConnectionRefusedError")
+    with _at_another_address(at_work, ONE, moved):
+        at_work.come_to(_questions(askers, (Kind.NODE_PORT,), local, moved) | old)
+        at_work.topology.remove_address(ONE)
+        at_work.come_to(
+            _questions(askers, (Kind.NODE_PORT,), remote, moved)
+            | _questions((TWO_CLIENT, TWO, OUTSIDE), (Kind.POD_ADDRESS, *SERVED), local, moved)
+        )
+
+
+@contextmanager
+def _at_another_address(at_work: Cluster[Podwire], node: Node, moved: Node) -> Iterator[None]:
+    """It has both; the Node object says the new one."""
+    at_work.topology.add_address(moved)
+    at_work.plane.publish([node_object(moved)])
+    try:
+        yield
+    finally:
+        at_work.topology.add_address(node)
+        at_work.plane.publish([node_object(node)])
+        at_work.come_to(_questions((TWO_CLIENT, OUTSIDE), (Kind.NODE_PORT, Kind.POD_ADDRESS), service_of(ONE_BACKEND)))
+        at_work.topology.remove_address(moved)
+
+
+def test_a_pod_moves_to_another_node(at_work: Cluster[Podwire]) -> None:
+    askers = (ONE_CLIENT, TWO_CLIENT, ONE, TWO, OUTSIDE)
+    before, after = Pod("before", ONE, 4), Pod("after", TWO, 4)
+    service = Exposed("moving", 50, before)
+    moved = service._replace(backend=after)
+    with _pod(at_work, after), _published(at_work, service):
+        with _pod(at_work, before):
+            at_work.come_to(_questions(askers, SERVED, service))
+            at_work.plane.publish(_slices(moved))
+            at_work.come_to(_questions(askers, SERVED, moved))
+        at_work.come_to(_questions(askers, (*SERVED, Kind.POD_ADDRESS), moved))
+
+
+def test_a_node_is_added(at_work: Cluster[Podwire]) -> None:
+    """Its pods are reached and reach others, and its address has the node ports."""
+    pod = Pod("three-backend", THREE, 2)
+    service = Exposed("to-three", 51, pod)
+    askers = (ONE_CLIENT, TWO_CLIENT, ONE, TWO, THREE, pod, OUTSIDE)
+    with _node(at_work, THREE), _pod(at_work, pod), _published(at_work, service):
+        at_work.come_to(_questions(askers, (Kind.POD_ADDRESS, *SERVED), service))
+        for other in (service, service_of(ONE_BACKEND), service_of(TWO_BACKEND)):
+            at_work.come_to(_questions(askers, (Kind.NODE_PORT,), other, THREE))
+        at_work.come_to(_questions((THREE, pod), (Kind.POD_ADDRESS, *SERVED), service_of(ONE_BACKEND)))
+
+
+@contextmanager
+def _node(at_work: Cluster[Podwire], node: Node) -> Iterator[None]:
+    at_work.topology.add_node(node)
+    at_work.plane.publish([node_object(node)])
+    at_work.begin(node)
+    try:
+        yield
+    finally:
+        at_work.responders.remove(node)
+        at_work.plane.withdraw([node_object(node)])
+        at_work.plane.remove_node(node)
+        at_work.topology.remove_node(node)
+
+
+@contextmanager
+def _pod(at_work: Cluster[Podwire], pod: Pod) -> Iterator[None]:
+    at_work.add_pod(pod)
+    try:
+        yield
+    finally:
+        at_work.responders.remove(pod)
+        at_work.plane.detach(pod)
+
+
+@contextmanager
+def _published(at_work: Cluster[Podwire], service: Exposed) -> Iterator[None]:
+    its_own = [service_object(service), *_slices(service)]
+    at_work.plane.publish(its_own)
+    try:
+        yield
+    finally:
+        at_work.plane.withdraw(its_own)
+
+
+def _slices(service: Exposed) -> list[Object]:
+    return [slice_object(service, family) for family in FAMILIES]

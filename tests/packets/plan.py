@@ -1,0 +1,123 @@
+"""Who is who in the cluster of the packet table: names and addresses. Pure.
+
+Invariants: a node's number says all of its addresses, and a pod's number its address in the node's block, so whatever
+wires a pod is told beforehand which addresses it has to have.
+"""
+
+from typing import NamedTuple
+
+from podwire.ipam.blocks import own_address
+from podwire.model.addresses import IPV4, IPV6, Family, Prefix, parse_prefix, show_address
+
+FABRIC = {IPV4: parse_prefix("192.0.2.0/24"), IPV6: parse_prefix("fd00:2::/64")}
+"""The link that nodes and the client outside share."""
+POD_RANGE = {IPV4: parse_prefix("10.1.0.0/16"), IPV6: parse_prefix("fd01::/48")}
+SERVICE_RANGE = {IPV4: parse_prefix("10.96.0.0/16"), IPV6: parse_prefix("fd00:96::/112")}
+EXTERNAL_RANGE = {IPV4: parse_prefix("198.51.100.0/24"), IPV6: parse_prefix("fd00:100::/112")}
+_BLOCK_LENGTH = {IPV4: 24, IPV6: 64}
+_ROUTER, _OUTSIDE = 254, 200
+TARGET_PORT = 8080
+
+
+class Node(NamedTuple):
+    """`moved`: its address has changed to another of the same link."""
+
+    name: str
+    number: int
+    moved: bool = False
+
+    def address(self, family: Family) -> str:
+        """On the fabric."""
+        return nth(FABRIC[family], self.number + (100 if self.moved else 0))
+
+    def block(self, family: Family) -> Prefix:
+        bits = family.bits - _BLOCK_LENGTH[family]
+        return Prefix(POD_RANGE[family].nth(self.number << bits), _BLOCK_LENGTH[family])
+
+    def own(self, family: Family) -> str:
+        """The first address of its block, which the node keeps for itself."""
+        return show_address(own_address(self.block(family)))
+
+
+class Pod(NamedTuple):
+    name: str
+    node: Node
+    number: int
+
+    def address(self, family: Family) -> str:
+        return nth(self.node.block(family), self.number)
+
+
+class Outside(NamedTuple):
+    """A machine beside the cluster."""
+
+    name: str = "outside"
+
+    def address(self, family: Family) -> str:
+        return nth(FABRIC[family], _OUTSIDE)
+
+
+Station = Node | Pod | Outside
+
+ONE, TWO, THREE = Node("one", 1), Node("two", 2), Node("three", 3)
+ONE_CLIENT, ONE_BACKEND = Pod("one-client", ONE, 2), Pod("one-backend", ONE, 3)
+TWO_CLIENT, TWO_BACKEND = Pod("two-client", TWO, 2), Pod("two-backend", TWO, 3)
+PODS = (ONE_CLIENT, ONE_BACKEND, TWO_CLIENT, TWO_BACKEND)
+"""Of each node in the order of their numbers, as an agent gives them addresses."""
+OUTSIDE = Outside()
+
+
+def nth(block: Prefix, number: int) -> str:
+    return show_address(block.nth(number))
+
+
+def router(family: Family) -> str:
+    """The nodes' default gateway. It knows the way to the external IPs, and no pod."""
+    return nth(FABRIC[family], _ROUTER)
+
+
+def home(station: Station) -> Node | None:
+    """The node on which it is; a node is on itself."""
+    match station:
+        case Node():
+            return station
+        case Pod():
+            return station.node
+    return None
+
+
+def is_on(station: Station, node: Node) -> bool:
+    """Whatever address the node has."""
+    found = home(station)
+    return found is not None and found.number == node.number
+
+
+class Exposed(NamedTuple):
+    """A Service by its number: its addresses, and the only backend that it has."""
+
+    name: str
+    number: int
+    backend: Station | None = None
+
+    def cluster_ip(self, family: Family) -> str:
+        return nth(SERVICE_RANGE[family], self.number)
+
+    def external_ip(self, family: Family) -> str:
+        return nth(EXTERNAL_RANGE[family], self.number)
+
+    @property
+    def port(self) -> int:
+        return 80
+
+    @property
+    def node_port(self) -> int:
+        return 30000 + self.number
+
+
+EMPTY = Exposed("empty", 90)
+_BACKENDS: tuple[Station, ...] = (*PODS, ONE, TWO)
+SERVICES = tuple(Exposed(f"to-{station.name}", number, station) for number, station in enumerate(_BACKENDS, start=10))
+
+
+def service_of(backend: Station) -> Exposed:
+    return next(service for service in SERVICES if service.backend == backend)
