@@ -176,12 +176,16 @@ def _frontend(now: Snapshot, frontend: Frontend, wanted: frozenset[Backend]) -> 
         address=show_address(frontend.address),
         protocol=frontend.protocol.name,
         port=frontend.port,
-        state=frontend_state(wanted, _reported(now, "nftables").get(frontend)),
+        state=state_of(now, frontend, wanted),
         backends=tuple(
             BackendView(show_address(backend.address), backend.port)
             for backend in sorted(wanted, key=lambda backend: (len(backend.address), backend.address, backend.port))
         ),
     )
+
+
+def state_of(now: Snapshot, frontend: Frontend, wanted: frozenset[Backend]) -> FrontendState:
+    return frontend_state(wanted, _reported(now, "nftables").get(frontend))
 
 
 def frontend_state(wanted: frozenset[Backend], held: Any) -> FrontendState:

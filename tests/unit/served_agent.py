@@ -11,6 +11,7 @@ from podwire.controller.difference import Difference, Outcome
 from podwire.controller.events import AddPod, Event, PodWired, Reported, Resync, ResyncReason
 from podwire.controller.history import Record
 from podwire.controller.snapshot import fold
+from podwire.controller.tally import Tally
 from podwire.controller.transaction import Result
 from podwire.model.addresses import parse_address, parse_prefix
 from podwire.model.network import Backend, Frontend, Slots
@@ -112,6 +113,7 @@ class FakeController:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.history: Iterable[Record] = RECORDS
+        self.tally = Tally()
         self.drift: dict[str, Difference] | OSError = {}
         self.error: str | None = None
         self.submitted: list[Event] = []

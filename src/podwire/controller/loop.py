@@ -24,6 +24,7 @@ from podwire.controller.events import (
     Shutdown,
 )
 from podwire.controller.history import History, Record
+from podwire.controller.tally import Tally
 from podwire.controller.transaction import Result, Transaction
 from podwire.model.network import LinkKey
 from podwire.model.snapshot import Snapshot
@@ -40,7 +41,7 @@ Answer = asyncio.Future[Result]
 class Controller:
     def __init__(self, snapshot: Snapshot, transaction: Transaction, clock: Callable[[], float] = time.time) -> None:
         self.snapshot = snapshot
-        self.history = History()
+        self.history, self.tally = History(), Tally()
         self.unsynced = frozenset(driver.name for driver in transaction.drivers)
         """The drivers that no resync since the start has brought to work."""
         self._transaction, self._clock = transaction, clock
@@ -99,6 +100,7 @@ class Controller:
             result = Result(event, error=f"internal error: {error!r}")
             self._failed |= {driver.name for driver in self._transaction.drivers}
         record = self.history.add(result, self._clock())
+        self.tally.add(result)
         level = logging.WARNING if record.error else logging.DEBUG
         log.log(level, "#%d %s %s", record.number, record.event, record.error or "")
         readers, self._readers = self._readers, []

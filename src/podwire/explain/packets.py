@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from podwire import views
 from podwire.explain.places import Places, is_own, node_of, own, own_source, places, where
-from podwire.explain.services import fitting, pods_of, show, show_frontend, state_of
+from podwire.explain.services import fitting, pods_of, show, show_frontend
 from podwire.model.addresses import Address, Family, family_of, parse_address, parse_host_port, show_address
 from podwire.model.network import Backend, Frontend
 from podwire.model.objects import AttachmentKey, PodKey, Protocol
@@ -66,7 +66,7 @@ def explain_packet(now: Snapshot, source: Address | None, to: Frontend) -> Packe
     if to in now.claims:
         key = owner(now, to)
         wanted = frontends(now, key)[to]
-        state, pods = state_of(now, to, wanted), pods_of(now, key)
+        state, pods = views.state_of(now, to, wanted), pods_of(now, key)
         choices = tuple(_choice(known, client, backend, pods) for backend in fitting(wanted))
         notes = tuple(_notes(known, client, state))
         if choices:

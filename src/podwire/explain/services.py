@@ -6,7 +6,6 @@ from one snapshot; the state is what the data plane last reported.
 
 from collections.abc import Iterable, Iterator
 
-from immutables import Map
 from msgspec import Struct
 
 from podwire import views
@@ -79,10 +78,6 @@ def show_frontend(it: Frontend) -> str:
     return f"{show_host_port(it.address, it.port)}/{it.protocol.name}"
 
 
-def state_of(now: Snapshot, frontend: Frontend, wanted: frozenset[Backend]) -> views.FrontendState:
-    return views.frontend_state(wanted, now.programmed.get("nftables", Map()).get(frontend))
-
-
 def fitting(wanted: frozenset[Backend]) -> list[Backend]:
     """Those that get a slot, sorted."""
     return sorted(backend for backend in slots(wanted, None).backends if backend is not None)
@@ -118,7 +113,7 @@ def _frontend(
         kind=kind.value,
         port=port.name,
         owner=None,
-        state=state_of(now, frontend, wanted),
+        state=views.state_of(now, frontend, wanted),
         backends=tuple(BackendWhere(str(b), where(known, b.address, pods.get(b.address))) for b in held),
         left_out=tuple(_left_out(now, key, port, frontend, frozenset(held))),
     )

@@ -1,0 +1,93 @@
+"""The agent's metrics in Prometheus' form. Pure.
+
+Invariants: everything is made from what the other views show; there is no registry, and nothing is counted here. Names
+follow Prometheus' conventions: base units, `_total` for what only rises. No label grows with the cluster.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+from typing import NamedTuple
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+
+from podwire.controller.tally import BOUNDS, Tally
+from podwire.model.objects import ServiceKey
+from podwire.model.snapshot import Snapshot
+from podwire.services.frontends import frontends
+from podwire.views import FrontendState, StatusView, state_of
+
+
+class Families(NamedTuple):
+    """What an encoder takes."""
+
+    collected: tuple[Metric, ...]
+
+    def collect(self) -> Iterable[Metric]:
+        return self.collected
+
+
+def exposition(families: Iterable[Metric], accept: str) -> tuple[bytes, str]:
+    """The text and its content type, in the best form of those that an Accept header names."""
+    encode, content_type = choose_encoder(accept)
+    return encode(Families(tuple(families))), content_type
+
+
+def states(now: Snapshot, services: Iterable[ServiceKey]) -> Counter[FrontendState]:
+    """How many frontends of these Services are in which state."""
+    return Counter(state_of(now, it, wanted) for key in services for it, wanted in frontends(now, key).items())
+
+
+def families(seen: StatusView, states: Mapping[FrontendState, int], tally: Tally) -> Iterator[Metric]:
+    yield InfoMetricFamily("podwire_build", "The agent's version.", {"version": seen.version})
+    yield _gauge("podwire_ready", "Whether pods can be attached.", seen.ready)
+    yield _gauge("podwire_attachments", "Pod interfaces on this node.", seen.counts["attachments"])
+    yield _gauge("podwire_services", "Services that the agent knows.", seen.counts["services"])
+    blocks = GaugeMetricFamily(
+        "podwire_block_addresses", "Pod addresses of a block, at most a billion.", labels=("block", "state")
+    )
+    for block in seen.pod_cidrs:
+        blocks.add_metric((block.range, "used"), block.used)
+        blocks.add_metric((block.range, "free"), block.free)
+    yield blocks
+    held = GaugeMetricFamily("podwire_frontends", "Frontends, by what the data plane holds of them.", labels=("state",))
+    for state in FrontendState:
+        held.add_metric((state.value,), states.get(state, 0))
+    yield held
+    yield _gauge("podwire_source_errors", "Objects or files that could not be read.", len(seen.source_errors))
+    yield from _drivers(seen)
+    yield from _events(tally)
+
+
+def _gauge(name: str, words: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, words, value=value)
+
+
+def _drivers(seen: StatusView) -> Iterator[Metric]:
+    writes = CounterMetricFamily("podwire_driver_writes", "Writes to kernel or disk.", labels=("driver",))
+    unknown = GaugeMetricFamily("podwire_driver_unknown_keys", "Keys whose last change failed.", labels=("driver",))
+    for driver, count in seen.writes.items():
+        writes.add_metric((driver,), count)
+        unknown.add_metric((driver,), seen.unknown.get(driver, 0))
+    yield writes
+    yield unknown
+
+
+def _events(tally: Tally) -> Iterator[Metric]:
+    events = CounterMetricFamily("podwire_events", "Events that ended, by outcome.", labels=("event", "outcome"))
+    for (event, outcome), count in sorted(tally.events.items()):
+        events.add_metric((event, outcome), count)
+    yield events
+    seconds = HistogramMetricFamily("podwire_event_seconds", "From fold to last outcome.", labels=("event",))
+    for event, durations in sorted(tally.durations.items()):
+        bounds = (*map(str, BOUNDS), "+Inf")
+        seconds.add_metric((event,), tuple(zip(bounds, accumulate(durations.counts), strict=True)), durations.sum)
+    yield seconds
+    yield CounterMetricFamily("podwire_healing", "Resyncs that were made to heal a failure.", value=tally.healings)
