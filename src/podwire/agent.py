@@ -139,6 +139,9 @@ async def running(config: Config) -> AsyncIterator[Agent]:
         try:
             runner = await admin.serve(config.admin_socket, controller, agent.facts)
             stack.push_async_callback(runner.cleanup)
+            if config.metrics_listen is not None:
+                monitored = await admin.serve_monitors(*config.metrics_listen, controller, agent.facts)
+                stack.push_async_callback(monitored.cleanup)
             server = await cni_server.serve(config.cni_socket, config.spool, controller, agent.not_ready)
             stack.push_async_callback(server.stop, 1.0)
         except OSError as error:

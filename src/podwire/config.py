@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from podwire.model.addresses import Prefix, parse_prefix
+from podwire.model.addresses import Prefix, parse_host_port, parse_prefix, show_address
 
 SOCKET_PATH_LIMIT = 107
 """Bytes of a unix socket's path: sockaddr_un holds 108, the last a zero (unix(7))."""
@@ -35,6 +35,8 @@ class Config(Struct, frozen=True):
     manifests: Path | None = None
     service_cidrs: tuple[Prefix, ...] = ()
     mtu: int | None = None
+    metrics_listen: tuple[str, int] | None = None
+    """Where metrics and health are served over TCP too; None: on the admin socket only."""
     log_level: str = "info"
 
     @property
@@ -73,6 +75,7 @@ _KEYS: dict[str, tuple[Any, str]] = {
     "manifests": (Annotated[str, Meta(pattern=_ABSOLUTE)], "an absolute path of a directory"),
     "service_cidrs": (tuple[str, ...], 'a list of address ranges, such as ["10.96.0.0/16", "fd96::/108"]'),
     "mtu": (Annotated[int, Meta(ge=1280, le=65535)], "a whole number from 1280 to 65535; leave it out to detect it"),
+    "metrics_listen": (str, 'an IP address and a port, such as "127.0.0.1:9273" or "[::1]:9273"'),
     "log_level": (Literal["debug", "info", "warning", "error"], 'one of "debug", "info", "warning", "error"'),
 }
 _REQUIRED = ("node_name", "state_dir")
@@ -105,6 +108,8 @@ def parse_config(text: str, file: str) -> Config:
     found["state_dir"] = _state_dir(file, found["state_dir"])
     if "manifests" in found:
         found["manifests"] = Path(os.path.normpath(found["manifests"]))
+    if "metrics_listen" in found:
+        found["metrics_listen"] = _listen(file, found["metrics_listen"])
     found["service_cidrs"] = tuple(_prefix(file, range_) for range_ in found.get("service_cidrs", ()))
     return Config(**found)
 
@@ -127,6 +132,15 @@ def _state_dir(file: str, text: str) -> Path:
             f"at most {SOCKET_PATH_LIMIT}; expected a directory of at most {room} bytes"
         )
     return path
+
+
+def _listen(file: str, text: str) -> tuple[str, int]:
+    try:
+        address, port = parse_host_port(text)
+    except ValueError:
+        form = _KEYS["metrics_listen"][1]
+        raise ConfigError(f"{file}: metrics_listen: expected {form}; found {text!r}") from None
+    return show_address(address), port
 
 
 def _prefix(file: str, text: str) -> Prefix:

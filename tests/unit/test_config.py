@@ -46,6 +46,21 @@ def test_the_bounds_of_mtu_are_allowed(mtu: int) -> None:
     assert parse_config(f"{LEAST}mtu = {mtu}", "f").mtu == mtu
 
 
+@pytest.mark.parametrize(
+    ("text", "listen"), [("127.0.0.1:9273", ("127.0.0.1", 9273)), ("[fd00::0:1]:80", ("fd00::1", 80))]
+)
+def test_where_metrics_are_served(text: str, listen: tuple[str, int]) -> None:
+    assert parse_config(f'{LEAST}metrics_listen = "{text}"', "f").metrics_listen == listen
+
+
+@pytest.mark.parametrize("text", ["", "9273", ":9273", "localhost:9273", "127.0.0.1", "127.0.0.1:0", "::1:9273"])
+def test_metrics_are_served_at_an_address_and_a_port(text: str) -> None:
+    form = 'expected an IP address and a port, such as "127.0.0.1:9273" or "[::1]:9273"'
+    with pytest.raises(ConfigError) as error:
+        parse_config(f'{LEAST}metrics_listen = "{text}"', "f")
+    assert str(error.value) == f"f: metrics_listen: {form}; found {text!r}"
+
+
 @pytest.mark.parametrize("name", ["n", "worker-1", "rack2.site.example", "9"])
 def test_node_names_of_kubernetes_are_allowed(name: str) -> None:
     assert parse_config(f'node_name = "{name}"\nstate_dir = "/s"', "f").node_name == name
@@ -64,7 +79,8 @@ NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, 
         pytest.param(LEAST + "mtus = 1500", "mtus: unknown key; did you mean mtu?", id="a key with one letter more"),
         pytest.param(
             LEAST + "[zzz]\na = 1",
-            "zzz: unknown key; the keys are node_name, state_dir, manifests, service_cidrs, mtu, log_level",
+            "zzz: unknown key; the keys are node_name, state_dir, manifests, service_cidrs, mtu, "
+            "metrics_listen, log_level",
             id="a table like none of the keys",
         ),
         pytest.param(
