@@ -1,7 +1,8 @@
 """A node's agent: the explicit list of what it is made of, its start and its end.
 
 Invariants: a state directory has one agent at a time (a lock says so). The start folds what the store and the sources
-know, then makes one resync; requests wait until then. The end leaves the network as it is, and working.
+know, then makes one resync; requests wait until then. An API server that does not answer holds that up for seconds
+only: what was wired is looked after without it. The end leaves the network as it is, and working.
 """
 
 import asyncio
@@ -12,10 +13,10 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from podwire import admin, views
 from podwire.config import Config
@@ -25,11 +26,16 @@ from podwire.controller.transaction import Capability, Transaction
 from podwire.dataplane.linux.driver import Linux
 from podwire.dataplane.linux.mtu import default_route_mtu
 from podwire.dataplane.nftables.driver import NFTables
+from podwire.model.objects import Object, ObjectKey
 from podwire.model.snapshot import Local, Snapshot
 from podwire.nodes import own, routes
 from podwire.pods import wiring
 from podwire.services import frontends
-from podwire.sources import cni_server
+from podwire.sources import cni_server, kube_status
+from podwire.sources.kube_api import Api
+from podwire.sources.kube_config import KubeConfigError, read_access
+from podwire.sources.kube_credentials import Credentials
+from podwire.sources.kube_source import KubernetesObjects
 from podwire.sources.manifests import Manifests
 from podwire.store.rows import Store, StoreUnusable
 from podwire.version import version
@@ -46,6 +52,10 @@ COLLECT_DELAY = 0.05
 """Seconds that a deleted link waits for others: the kernel takes as long for one as for a hundred."""
 
 
+LISTING_SECONDS = 5.0
+"""How long a start waits for the API server: ten thousand Services take one or two."""
+
+
 class CannotStart(Exception):
     """The agent can't run here; one line says why."""
 
@@ -57,6 +67,7 @@ class Agent:
         """Raises CannotStart."""
         self.config = config
         self.started = time.monotonic()
+        self.api = _api(config)
         try:
             self.store = Store(config.database)
         except StoreUnusable as error:
@@ -67,6 +78,7 @@ class Agent:
         local = Local(config.node_name, mtu, config.service_cidrs)
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
         self.manifests = Manifests(config.manifests) if config.manifests is not None else None
+        self.kubernetes = KubernetesObjects(self.api, config.node_name) if self.api is not None else None
         self._collecting: asyncio.Task[None] | None = None
 
     def restore(self) -> None:
@@ -82,11 +94,29 @@ class Agent:
         now = self.controller.snapshot
         if self.controller.unsynced:
             return f"not yet in sync: {', '.join(sorted(self.controller.unsynced))}"
+        if self.kubernetes is not None and not now.whole:
+            return "; ".join(("Kubernetes API not yet listed", *self.kubernetes.errors[:1]))
         if not now.node.pod_cidrs:
             return f"node {now.local.name} has no spec.podCIDRs"
         if now.local.mtu == 0:
             return "the MTU of pods is not known: there is no default route, and no mtu is set"
         return None
+
+    async def until_ready(self) -> None:
+        while self.not_ready() is not None:
+            await self.controller.next_record()
+
+    async def listing(self) -> tuple[Mapping[ObjectKey, Object] | None, bool]:
+        """The cluster's objects as the sources know them at the start, and whether these are all."""
+        if self.manifests is not None:
+            return await self.manifests.listing(), not self.manifests.loaded.errors
+        if self.kubernetes is not None:
+            try:
+                async with asyncio.timeout(LISTING_SECONDS):
+                    return await self.kubernetes.listing(), True
+            except TimeoutError:
+                log.warning("the API server has not told all objects within %g s: on without it", LISTING_SECONDS)
+        return None, False
 
     def facts(self) -> views.Facts:
         return views.Facts(
@@ -94,8 +124,14 @@ class Agent:
             not_ready=self.not_ready(),
             uptime=time.monotonic() - self.started,
             writes={driver.name: driver.writes for driver in self.drivers},
-            source_errors=self.manifests.loaded.errors if self.manifests is not None else (),
+            source_errors=self.source_errors,
         )
+
+    @property
+    def source_errors(self) -> tuple[str, ...]:
+        if self.manifests is not None:
+            return self.manifests.loaded.errors
+        return self.kubernetes.errors if self.kubernetes is not None else ()
 
     def close(self) -> None:
         self.store.close()
@@ -125,15 +161,16 @@ async def running(config: Config) -> AsyncIterator[Agent]:
         controller = agent.controller
         loop = asyncio.create_task(controller.run())
         stack.push_async_callback(_end, controller, loop)
+        if agent.api is not None and agent.kubernetes is not None:
+            stack.push_async_callback(agent.api.close)
+            await stack.enter_async_context(agent.kubernetes.watching())
         agent.restore()
-        listed = await agent.manifests.listing() if agent.manifests is not None else None
-        broken = agent.manifests is not None and bool(agent.manifests.loaded.errors)
-        startup = await controller.submit(Resync(ResyncReason.STARTUP, listed, whole=not broken))
+        listed, whole = await agent.listing()
+        startup = await controller.submit(Resync(ResyncReason.STARTUP, listed, whole=whole))
         if startup.error is not None:
             log.warning("the first resync failed in part, and is tried again: %s", startup.error)
-        if agent.manifests is not None:
-            watching = asyncio.create_task(agent.manifests.run(controller.submit))
-            stack.push_async_callback(_cancel, watching)
+        for work in _background(agent, listed is not None):
+            stack.push_async_callback(_cancel, asyncio.create_task(work))
         gc.collect()
         gc.freeze()
         try:
@@ -147,6 +184,29 @@ async def running(config: Config) -> AsyncIterator[Agent]:
         except OSError as error:
             raise CannotStart(str(error)) from error
         yield agent
+
+
+def _api(config: Config) -> Api | None:
+    """Raises CannotStart."""
+    if config.kubernetes is None:
+        return None
+    try:
+        access = read_access(config.kubernetes, os.environ)
+    except KubeConfigError as error:
+        raise CannotStart(str(error)) from error
+    return Api(access, Credentials(access))
+
+
+def _background(agent: Agent, listed: bool) -> Iterator[Coroutine[Any, Any, None]]:
+    """What goes on beside the controller. `listed`: the sources' objects are in the snapshot."""
+    submit = agent.controller.submit
+    if agent.manifests is not None:
+        yield agent.manifests.run(submit)
+    if agent.kubernetes is not None:
+        yield agent.kubernetes.run(submit, listed)
+    if agent.api is not None and agent.config.kubernetes is not None:
+        always = agent.config.kubernetes.network_condition
+        yield kube_status.keep(agent.api, agent.config.node_name, agent.until_ready, always)
 
 
 def run(config: Config) -> None:

@@ -8,6 +8,7 @@ import difflib
 import os
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,9 @@ from podwire.model.addresses import Prefix, parse_host_port, parse_prefix, show_
 SOCKET_PATH_LIMIT = 107
 """Bytes of a unix socket's path: sockaddr_un holds 108, the last a zero (unix(7))."""
 
+NODE_NAME = "PODWIRE_NODE_NAME"
+"""The environment variable that goes before the key node_name."""
+
 ADMIN_SOCKET = "admin.sock"
 CNI_SOCKET = "cni.sock"
 
@@ -27,12 +31,27 @@ class ConfigError(Exception):
     """One line for whoever wrote the file."""
 
 
+class Kubernetes(Struct, frozen=True):
+    """How to reach the API. `kubeconfig` None: with the service account of the agent's own pod.
+
+    `api_servers`, tried in turn, stand in place of the address that kubeconfig or pod name: a cluster IP answers only
+    once the agent works. `network_condition`: the node gets the condition NetworkUnavailable even where nobody asked.
+    """
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    api_servers: tuple[str, ...] = ()
+    network_condition: bool = False
+
+
 class Config(Struct, frozen=True):
-    """`manifests` None: no directory is watched. `mtu` (bytes, of pod interfaces) None: taken from the node's own."""
+    """`manifests` and `kubernetes` are where the cluster's objects come from, at most one of them. `mtu` (bytes, of pod
+    interfaces) None: taken from the node's own."""
 
     node_name: str
     state_dir: Path
     manifests: Path | None = None
+    kubernetes: Kubernetes | None = None
     service_cidrs: tuple[Prefix, ...] = ()
     mtu: int | None = None
     metrics_listen: tuple[str, int] | None = None
@@ -64,24 +83,38 @@ class Config(Struct, frozen=True):
 # A node's name is a DNS subdomain (RFC 1123, as Kubernetes narrows it).
 _NODE_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z"
 _ABSOLUTE = r"^/[^\x00]*\Z"
+API_SERVER = r"^https?://(\[[0-9A-Fa-f:.]+\]|[-._0-9A-Za-z]+)(:[0-9]{1,5})?(/[^\s?#]*)?\Z"
+"""The form of an API server's address."""
 
-# By key: the type that TOML must give, and the right form in words.
-_KEYS: dict[str, tuple[Any, str]] = {
+_Keys = dict[str, tuple[Any, str]]
+"""By key: the type that TOML must give, and the right form in words."""
+
+_KEYS: _Keys = {
     "node_name": (
         Annotated[str, Meta(pattern=_NODE_NAME, max_length=253)],
         'the node\'s name in Kubernetes: lower-case letters, digits, "-" and ".", at most 253',
     ),
     "state_dir": (Annotated[str, Meta(pattern=_ABSOLUTE)], "an absolute path"),
     "manifests": (Annotated[str, Meta(pattern=_ABSOLUTE)], "an absolute path of a directory"),
+    "kubernetes": (bool | dict[str, Any], "true, or a table [kubernetes]"),
     "service_cidrs": (tuple[str, ...], 'a list of address ranges, such as ["10.96.0.0/16", "fd96::/108"]'),
     "mtu": (Annotated[int, Meta(ge=1280, le=65535)], "a whole number from 1280 to 65535; leave it out to detect it"),
     "metrics_listen": (str, 'an IP address and a port, such as "127.0.0.1:9273" or "[::1]:9273"'),
     "log_level": (Literal["debug", "info", "warning", "error"], 'one of "debug", "info", "warning", "error"'),
 }
 _REQUIRED = ("node_name", "state_dir")
+_KUBERNETES_KEYS: _Keys = {
+    "kubeconfig": (Annotated[str, Meta(pattern=_ABSOLUTE)], "an absolute path of a file"),
+    "context": (Annotated[str, Meta(min_length=1)], "the name of a context in the kubeconfig"),
+    "api_servers": (
+        Annotated[tuple[Annotated[str, Meta(pattern=API_SERVER)], ...], Meta(min_length=1)],
+        'a list of addresses, such as ["https://192.0.2.1:6443", "https://[2001:db8::1]:6443"]',
+    ),
+    "network_condition": (bool, "true or false"),
+}
 
 
-def read_config(path: Path) -> Config:
+def read_config(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
     """Raises ConfigError for a file that can't be read or is not right."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -89,37 +122,59 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8: expected a TOML file") from None
-    return parse_config(text, str(path))
+    return parse_config(text, str(path), environment.get(NODE_NAME, ""))
 
 
-def parse_config(text: str, file: str) -> Config:
-    """`file` is the name that errors give. Raises ConfigError."""
+def parse_config(text: str, file: str, node_name: str = "") -> Config:
+    """`file` is the name that errors give. `node_name`, where it is not empty, is what the environment says: it goes
+    before the file's, since all nodes of a DaemonSet have the same file. Raises ConfigError."""
     try:
         written = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: {_syntax(str(error), text)}") from None
-    for key in written:
-        if key not in _KEYS:
-            raise ConfigError(f"{file}: {key}: unknown key; {_nearest(key)}")
+    found = _typed(file, "", _KEYS, written)
+    if node_name:
+        found |= _typed(f"environment {NODE_NAME}", "", _KEYS, {"node_name": node_name})
     for key in _REQUIRED:
-        if key not in written:
+        if key not in found:
             raise ConfigError(f"{file}: {key}: missing; expected {_KEYS[key][1]}")
-    found = {key: _typed(file, key, value) for key, value in written.items()}
     found["state_dir"] = _state_dir(file, found["state_dir"])
     if "manifests" in found:
         found["manifests"] = Path(os.path.normpath(found["manifests"]))
+    if "kubernetes" in found:
+        found["kubernetes"] = _kubernetes(file, found["kubernetes"])
+    if found.get("manifests") and found.get("kubernetes"):
+        raise ConfigError(f"{file}: manifests, kubernetes: expected one of the two: the objects come from one place")
     if "metrics_listen" in found:
         found["metrics_listen"] = _listen(file, found["metrics_listen"])
     found["service_cidrs"] = tuple(_prefix(file, range_) for range_ in found.get("service_cidrs", ()))
     return Config(**found)
 
 
-def _typed(file: str, key: str, value: Any) -> Any:
-    kind, form = _KEYS[key]
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        raise ConfigError(f"{file}: {key}: expected {form}; found {value!r}") from None
+def _typed(file: str, table: str, keys: _Keys, written: dict[str, Any]) -> dict[str, Any]:
+    """`table` is what stands before its keys in errors, such as `kubernetes.`."""
+    found: dict[str, Any] = {}
+    for key in written:
+        if key not in keys:
+            raise ConfigError(f"{file}: {table}{key}: unknown key; {_nearest(key, keys)}")
+    for key, value in written.items():
+        kind, form = keys[key]
+        try:
+            found[key] = msgspec.convert(value, kind)
+        except msgspec.ValidationError:
+            raise ConfigError(f"{file}: {table}{key}: expected {form}; found {value!r}") from None
+    return found
+
+
+def _kubernetes(file: str, value: bool | dict[str, Any]) -> Kubernetes | None:
+    if isinstance(value, bool):
+        return Kubernetes() if value else None
+    found = _typed(file, "kubernetes.", _KUBERNETES_KEYS, value)
+    if "kubeconfig" in found:
+        found["kubeconfig"] = Path(os.path.normpath(found["kubeconfig"]))
+    elif "context" in found:
+        raise ConfigError(f"{file}: kubernetes.context: expected kubernetes.kubeconfig beside it")
+    return Kubernetes(**found)
 
 
 def _state_dir(file: str, text: str) -> Path:
@@ -150,9 +205,9 @@ def _prefix(file: str, text: str) -> Prefix:
         raise ConfigError(f"{file}: service_cidrs: {error}") from None
 
 
-def _nearest(key: str) -> str:
-    near = difflib.get_close_matches(key, _KEYS, n=1)
-    return f"did you mean {near[0]}?" if near else f"the keys are {', '.join(_KEYS)}"
+def _nearest(key: str, keys: _Keys) -> str:
+    near = difflib.get_close_matches(key, keys, n=1)
+    return f"did you mean {near[0]}?" if near else f"the keys are {', '.join(keys)}"
 
 
 def _syntax(message: str, text: str) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from podwire.config import SOCKET_PATH_LIMIT, Config, ConfigError, parse_config, read_config
+from podwire.config import SOCKET_PATH_LIMIT, Config, ConfigError, Kubernetes, parse_config, read_config
 from podwire.model.addresses import parse_prefix
 
 LEAST = 'node_name = "one"\nstate_dir = "/var/lib/podwire"\n'
@@ -41,6 +41,32 @@ def test_all_paths_lie_in_the_state_directory() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "kubernetes"),
+    [
+        pytest.param("kubernetes = true", Kubernetes(), id="as a pod"),
+        pytest.param("kubernetes = false\nmanifests = '/m'", None, id="not at all"),
+        pytest.param("[kubernetes]", Kubernetes(), id="an empty table"),
+        pytest.param(
+            "[kubernetes]\n"
+            'kubeconfig = "/etc/podwire/./kubeconfig"\n'
+            'context = "edge"\n'
+            'api_servers = ["https://192.0.2.1:6443", "https://[2001:db8::1]", "http://api.example/k8s/clusters/c-1"]\n'
+            "network_condition = true\n",
+            Kubernetes(
+                Path("/etc/podwire/kubeconfig"),
+                "edge",
+                ("https://192.0.2.1:6443", "https://[2001:db8::1]", "http://api.example/k8s/clusters/c-1"),
+                True,
+            ),
+            id="all keys",
+        ),
+    ],
+)
+def test_how_to_reach_the_api(text: str, kubernetes: Kubernetes | None) -> None:
+    assert parse_config(LEAST + text, "f").kubernetes == kubernetes
+
+
 @pytest.mark.parametrize("mtu", [1280, 65535])
 def test_the_bounds_of_mtu_are_allowed(mtu: int) -> None:
     assert parse_config(f"{LEAST}mtu = {mtu}", "f").mtu == mtu
@@ -66,6 +92,10 @@ def test_node_names_of_kubernetes_are_allowed(name: str) -> None:
     assert parse_config(f'node_name = "{name}"\nstate_dir = "/s"', "f").node_name == name
 
 
+SERVERS = (
+    "kubernetes.api_servers: expected a list of addresses, such as "
+    '["https://192.0.2.1:6443", "https://[2001:db8::1]:6443"]; found'
+)
 MTU = "expected a whole number from 1280 to 65535; leave it out to detect it; found"
 NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, digits, "-" and ".", at most 253; found'
 
@@ -79,7 +109,7 @@ NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, 
         pytest.param(LEAST + "mtus = 1500", "mtus: unknown key; did you mean mtu?", id="a key with one letter more"),
         pytest.param(
             LEAST + "[zzz]\na = 1",
-            "zzz: unknown key; the keys are node_name, state_dir, manifests, service_cidrs, mtu, "
+            "zzz: unknown key; the keys are node_name, state_dir, manifests, kubernetes, service_cidrs, mtu, "
             "metrics_listen, log_level",
             id="a table like none of the keys",
         ),
@@ -129,6 +159,43 @@ NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, 
             LEAST + 'service_cidrs = ["10.96.0.1/16"]',
             "service_cidrs: '10.96.0.1/16' has host bits set: expected 10.96.0.0/16",
             id="a range with host bits",
+        ),
+        pytest.param(
+            LEAST + "kubernetes = 1", "kubernetes: expected true, or a table [kubernetes]; found 1", id="not a table"
+        ),
+        pytest.param(
+            LEAST + "[kubernetes]\nkubeconfi = '/k'",
+            "kubernetes.kubeconfi: unknown key; did you mean kubeconfig?",
+            id="a misspelt key in a table",
+        ),
+        pytest.param(
+            LEAST + "[kubernetes]\nzzz = 1",
+            "kubernetes.zzz: unknown key; the keys are kubeconfig, context, api_servers, network_condition",
+            id="a key like none of its table",
+        ),
+        pytest.param(
+            LEAST + "[kubernetes]\nkubeconfig = '.kube/config'",
+            "kubernetes.kubeconfig: expected an absolute path of a file; found '.kube/config'",
+            id="a relative kubeconfig",
+        ),
+        pytest.param(
+            LEAST + "[kubernetes]\napi_servers = ['10.99.0.1:6443']", f"{SERVERS} ['10.99.0.1:6443']", id="no https"
+        ),
+        pytest.param(
+            LEAST + "[kubernetes]\napi_servers = ['https://fd99::1:6443']",
+            f"{SERVERS} ['https://fd99::1:6443']",
+            id="IPv6 without brackets",
+        ),
+        pytest.param(LEAST + "[kubernetes]\napi_servers = []", f"{SERVERS} []", id="no server in the list"),
+        pytest.param(
+            LEAST + "[kubernetes]\ncontext = 'edge'",
+            "kubernetes.context: expected kubernetes.kubeconfig beside it",
+            id="a context of no kubeconfig",
+        ),
+        pytest.param(
+            LEAST + "manifests = '/m'\n[kubernetes]\nkubeconfig = '/k'",
+            "manifests, kubernetes: expected one of the two: the objects come from one place",
+            id="two places for the objects",
         ),
         pytest.param('node_name = "one"\nmtu = \n', "line 2, column 7: Invalid value", id="a syntax error"),
         pytest.param(

@@ -6,7 +6,7 @@ the API server has it. Equal meaning gives equal values: what has no order is so
 field raises `Invalid` and nothing else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
@@ -214,6 +214,40 @@ KINDS: dict[tuple[str, str], type[Kind]] = {
     ("networking.k8s.io/v1", "ServiceCIDR"): ServiceCIDR,
 }
 """(apiVersion, kind) of all that is understood."""
+
+
+class Resource(NamedTuple):
+    """Where the API lists and watches a kind. `key`: from namespace and name. `selection`: which of its objects count.
+
+    `optional`: an API server that has no such kind is whole without it.
+    """
+
+    name: str
+    path: str
+    form: type[Kind]
+    key: Callable[[str, str], ObjectKey]
+    selection: Mapping[str, str] = {}
+    optional: bool = False
+
+
+def resources(node: str) -> tuple[Resource, ...]:
+    """All that the agent of a node must know."""
+    on_node = {"fieldSelector": f"spec.nodeName={node}"}
+    of_services = {"labelSelector": "kubernetes.io/service-name"}
+    return (
+        Resource("nodes", "/api/v1/nodes", Node, lambda _, name: NodeKey(name)),
+        Resource("namespaces", "/api/v1/namespaces", Namespace, lambda _, name: NamespaceKey(name)),
+        Resource("pods", "/api/v1/pods", Pod, PodKey, on_node),
+        Resource("services", "/api/v1/services", Service, ServiceKey),
+        Resource("endpointslices", "/apis/discovery.k8s.io/v1/endpointslices", EndpointSlice, SliceKey, of_services),
+        Resource(
+            "servicecidrs",
+            "/apis/networking.k8s.io/v1/servicecidrs",
+            ServiceCIDR,
+            lambda _, name: ServiceCIDRKey(name),
+            optional=True,  # since Kubernetes 1.33
+        ),
+    )
 
 
 # --- the door ----------------------------------------------------------------------------------
