@@ -182,7 +182,7 @@ async def running(config: Config) -> AsyncIterator[Agent]:
             server = await cni_server.serve(config.cni_socket, config.spool, controller, agent.not_ready)
             stack.push_async_callback(server.stop, 1.0)
         except OSError as error:
-            raise CannotStart(str(error)) from error
+            raise CannotStart(error.strerror or str(error)) from error
         yield agent
 
 
