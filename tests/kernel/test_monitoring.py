@@ -1,0 +1,101 @@
+"""A whole agent, watched from outside: metrics over TCP, its history followed, its explanations asked for."""
+
+import re
+import signal
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.kernel.process import AgentProcess
+from tests.kernel.rig import Space
+
+METRICS = "127.0.0.1:9273"
+SERVICE = """\
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {clusterIP: 10.96.0.10, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: "", port: 8080, protocol: TCP}]
+endpoints: [{addresses: [10.1.1.2]}]
+"""
+
+
+def made(directory: Path) -> AgentProcess:
+    agent = AgentProcess(directory)
+    with agent.config.open("a") as config:
+        config.write(f'metrics_listen = "{METRICS}"\n')
+    return agent
+
+
+@pytest.fixture
+def agent(node: Space, tmp_path: Path) -> Iterator[AgentProcess]:
+    agent = made(tmp_path)
+    (tmp_path / "manifests" / "web.yaml").write_text(SERVICE)
+    agent.start()
+    yield agent
+    agent.stop(signal.SIGKILL)
+
+
+def values() -> dict[str, float]:
+    """Of the metrics without labels, or with one."""
+    text = urlopen(f"http://{METRICS}/metrics").read().decode()
+    families = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+    return {
+        " ".join((sample.name, *sample.labels.values())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_metrics_and_health_over_tcp(agent: AgentProcess) -> None:
+    found = values()
+    assert (found["podwire_ready"], found["podwire_frontends programmed"]) == (1, 1)
+    assert found["podwire_events_total Resync done"] == 1
+    assert found["podwire_driver_writes_total nftables"] > 0
+    assert found["process_open_fds"] > 3
+    assert urlopen(f"http://{METRICS}/readyz").status == 200
+    with pytest.raises(HTTPError, match="404"):
+        urlopen(f"http://{METRICS}/status")
+
+
+def test_an_agent_whose_port_is_taken_says_so_and_ends(
+    agent: AgentProcess, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    second = made(tmp_path_factory.mktemp("second"))
+    command = [Path(sysconfig.get_path("scripts"), "podwire"), "agent", "--config", second.config]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == f"podwire: metrics_listen {METRICS}: Address already in use"
+
+
+def test_a_follower_sees_what_happens_and_does_not_hold_up_the_end(agent: AgentProcess) -> None:
+    command = [Path(sysconfig.get_path("scripts"), "podwire"), "history", "--follow", "--state-dir", agent.state]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert re.match(r"#\d+  .*  Restored", following.stdout.readline())
+        (agent.directory / "manifests" / "web.yaml").unlink()
+        seen = next(line for line in following.stdout if "KubeStateChange" in line)
+        assert "service/default/web removed" in seen
+        agent.stop()
+        _, errors = following.communicate()
+    assert following.returncode == 2
+    assert "no agent answers" in errors
+
+
+def test_explanations_of_a_running_agent(agent: AgentProcess) -> None:
+    told = agent.say("explain", "service/default/web").stdout
+    assert "10.96.0.10:80/TCP, cluster IP: programmed, 1 backend" in told
+    told = agent.say("explain", "node", "10.96.0.10:80").stdout
+    assert "balanced: the only backend" in told
+    assert "an address of this node's pods that no pod has" in told
