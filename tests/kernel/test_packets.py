@@ -1,7 +1,8 @@
 """Two nodes, their pods and a client outside: the packet table asked of Podwire, and of a cluster that changes."""
 
+import socket
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import product
 
@@ -9,6 +10,8 @@ import pytest
 
 from podwire.model.addresses import FAMILIES
 from podwire.model.objects import Protocol
+from tests.kernel.rig import entered
+from tests.packets.answering import PATIENCE
 from tests.packets.cluster import Asking, Cluster, cluster
 from tests.packets.objects import Object, node_object, service_object, slice_object
 from tests.packets.plan import (
@@ -27,7 +30,20 @@ from tests.packets.plan import (
     service_of,
 )
 from tests.packets.planes import Podwire, podwire
-from tests.packets.table import Kind, Path, Refusal, Row, expected, refusals, refused, rows, target
+from tests.packets.table import (
+    Kind,
+    Path,
+    Refusal,
+    Row,
+    Why,
+    expected,
+    frontend,
+    refusals,
+    refused,
+    right,
+    rows,
+    target,
+)
 
 Asked = dict[Row | Refusal, str]
 
@@ -46,11 +62,11 @@ def asked(at_work: Cluster[Podwire]) -> Asked:
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.id)
 def test_who_answers_and_which_client_it_sees(asked: Asked, row: Row) -> None:
-    assert asked[row] == expected(row.path)
+    assert asked[row] == right(row)
 
 
 def _known(it: Refusal) -> tuple[pytest.MarkDecorator, ...]:
-    if it.kind is Kind.EXTERNAL_IP and it.why == "unknown-port":
+    if it.kind is Kind.EXTERNAL_IP and it.why is Why.UNKNOWN_PORT:
         reason = "only service_cidrs and cluster IPs are service_ranges: the packet goes on to the default route"
         return (pytest.mark.xfail(strict=True, reason=reason),)
     return ()
@@ -58,7 +74,7 @@ def _known(it: Refusal) -> tuple[pytest.MarkDecorator, ...]:
 
 @pytest.mark.parametrize("it", [pytest.param(it, marks=_known(it), id=it.id) for it in refusals()])
 def test_refused_at_once(asked: Asked, it: Refusal) -> None:
-    assert asked[it] == refused(it)
+    assert asked[it] == right(it)
 
 
 # --- a cluster that changes --------------------------------------------------------------------
@@ -67,14 +83,23 @@ SERVED = (Kind.CLUSTER_IP, Kind.NODE_PORT, Kind.EXTERNAL_IP)
 
 
 def _questions(
-    askers: Iterable[Station], kinds: Iterable[Kind], service: Exposed, entry: Node = ONE
+    askers: Iterable[Station],
+    kinds: Iterable[Kind],
+    service: Exposed,
+    entry: Node = ONE,
+    protocols: Iterable[Protocol] = tuple(Protocol),
+    gone: bool = False,
 ) -> dict[Asking, str]:
-    """Of both families and all protocols, with the right answers."""
-    assert service.backend is not None
+    """Of both families, with the right answers. `gone`: no such Service is there any more."""
     found = {}
-    for asker, kind, family, protocol in product(askers, kinds, FAMILIES, Protocol):
-        path = Path(asker, kind, family, service.backend, entry)
-        found[Asking(asker, protocol, *target(path, service))] = expected(path)
+    for asker, kind, family, protocol in product(askers, kinds, FAMILIES, protocols):
+        if service.backend is None or gone:
+            where = frontend(service, kind, family, entry)
+            answer = refused(asker, kind, protocol, Why.UNKNOWN_PORT if gone else Why.NO_BACKEND)
+        else:
+            path = Path(asker, kind, family, service.backend, entry)
+            where, answer = target(path, service), expected(path)
+        found[Asking(asker, protocol, *where)] = answer
     return found
 
 
@@ -118,6 +143,66 @@ def test_a_pod_moves_to_another_node(at_work: Cluster[Podwire]) -> None:
             at_work.plane.publish(_slices(moved))
             at_work.come_to(_questions(askers, SERVED, moved))
         at_work.come_to(_questions(askers, (*SERVED, Kind.POD_ADDRESS), moved))
+
+
+# To connection tracking the datagrams of one socket are one connection, however long it lasts.
+STALE = pytest.mark.xfail(strict=True, reason="connection tracking keeps a flow's backend while the flow goes on")
+FLOWING = Exposed("flowing", 52, TWO_BACKEND)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(FLOWING, FLOWING._replace(backend=ONE_BACKEND), id="another backend", marks=STALE),
+        pytest.param(FLOWING, FLOWING._replace(backend=None), id="its last backend goes", marks=STALE),
+        pytest.param(FLOWING._replace(backend=None), FLOWING, id="its first backend comes"),
+        pytest.param(FLOWING, None, id="the Service goes", marks=STALE),
+    ],
+)
+def test_a_flow_of_datagrams_follows_its_service(
+    at_work: Cluster[Podwire], before: Exposed, after: Exposed | None
+) -> None:
+    askers = (ONE_CLIENT, TWO_CLIENT, ONE, OUTSIDE)
+    kinds = SERVED if after is not None else (Kind.CLUSTER_IP, Kind.NODE_PORT)
+    at_first = _questions(askers, kinds, before, protocols=(Protocol.UDP,))
+    at_last = _questions(askers, kinds, after or before, protocols=(Protocol.UDP,), gone=after is None)
+    with _flows(at_work, at_first) as flows:
+        with _published(at_work, before):
+            at_work.come_to(at_first)
+            assert _say(flows) == at_first
+            if after is not None:
+                at_work.plane.publish(_slices(after))
+                at_work.come_to(at_last)
+                assert _say(flows) == at_last
+        if after is None:
+            at_work.come_to(at_last)
+            assert _say(flows) == at_last
+
+
+@contextmanager
+def _flows(at_work: Cluster[Podwire], askings: Iterable[Asking]) -> Iterator[dict[Asking, socket.socket]]:
+    """A socket for each, connected and kept."""
+    with ExitStack() as opened:
+        found = {}
+        for it in askings:
+            with entered(at_work.topology.space(it.asker)):
+                number = socket.AF_INET6 if ":" in it.address else socket.AF_INET
+                found[it] = opened.enter_context(socket.socket(number, socket.SOCK_DGRAM))
+            found[it].settimeout(PATIENCE)
+            found[it].connect((it.address, it.port))
+        yield found
+
+
+def _say(flows: dict[Asking, socket.socket]) -> dict[Asking, str]:
+    found = {}
+    for it, kept in flows.items():
+        kept.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # what the last refusal left
+        try:
+            kept.send(b"?")
+            found[it] = kept.recv(100).decode()
+        except OSError as error:
+            found[it] = type(error).__name__
+    return found
 
 
 def test_a_node_is_added(at_work: Cluster[Podwire]) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from podwire.model.addresses import IPV4, IPV6
 from podwire.model.objects import Protocol
 from tests.packets.plan import Node, Outside, Pod, is_on
-from tests.packets.table import Kind, Path, Refusal, Row, masquerade, translator
+from tests.packets.table import CLIENTS, Kind, Path, Refusal, Row, Why, masquerade, translator
 
 
 class Difference(NamedTuple):
@@ -85,11 +85,17 @@ def _of_nodes_to_cluster_ips(it: Row | Refusal) -> bool:
 def _of_datagrams_to_nothing(it: Row | Refusal) -> bool:
     if not isinstance(it, Refusal) or it.protocol is Protocol.TCP:
         return False
-    return (it.client, it.kind, it.why) == ("node-itself", Kind.NODE_PORT, "no-backend")
+    return (it.client, it.kind, it.why) == ("node-itself", Kind.NODE_PORT, Why.NO_BACKEND)
 
 
 def _of_unknown_ports(it: Row | Refusal) -> bool:
-    return isinstance(it, Refusal) and (it.kind, it.why) == (Kind.EXTERNAL_IP, "unknown-port")
+    return isinstance(it, Refusal) and (it.kind, it.why) == (Kind.EXTERNAL_IP, Why.UNKNOWN_PORT)
+
+
+def _of_unknown_addresses(it: Row | Refusal) -> bool:
+    if not isinstance(it, Refusal) or it.why is not Why.UNKNOWN_ADDRESS:
+        return False
+    return it.protocol is Protocol.TCP or not isinstance(CLIENTS[it.client], Node)
 
 
 # --- which answers -----------------------------------------------------------------------------
@@ -173,5 +179,15 @@ DIFFERENCES = (
         "at a cluster IP; Podwire does not do so yet either, and its own rows are expected failures until it does.",
         _of_unknown_ports,
         lambda _: frozenset({"TimeoutError", "OSError"}),
+    ),
+    Difference(
+        "Cluster IPs that no Service has are refused",
+        "an address of the service range that no Service has; from everywhere, but for a node's own datagrams",
+        "dropped: no answer",
+        "refused at once",
+        "A client that still has the address of a Service that is gone learns it at once, instead of waiting. "
+        "Datagrams that a node itself sends there fail with EPERM with both.",
+        _of_unknown_addresses,
+        lambda _: frozenset({"TimeoutError"}),
     ),
 )

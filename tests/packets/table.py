@@ -14,8 +14,8 @@ The rules, in words:
     node, its address on the link to the others where not.
 4.  What the node itself sends has its own address; for ClusterIPs and its own pods it is the first address of its
     block, so that an answer finds back over the pods' routes whatever network the node's other addresses are in.
-5.  A frontend without a backend is refused at once. So is a port that no Service has at an address that is only
-    Services', a ClusterIP or an external IP, by the node that would have translated it: passed on, the packet would
+5.  A frontend without a backend is refused at once. So is what no Service has of an address that is only Services', of
+    the ClusterIPs' range or an external IP, by the node that would have translated it: passed on, the packet would
     come back from the router that sends this address here, until its hops are used up. At a node's own address the
     node itself answers for such a port.
 """
@@ -176,44 +176,54 @@ def source(path: Path) -> str:
 # --- what is refused ---------------------------------------------------------------------------
 
 UNKNOWN_PORT = 81
+NOBODY = Exposed("nobody", 200)
+"""A Service that isn't there."""
+
+
+class Why(Enum):
+    """There is no backend, no such port of a Service, or no Service with such an address."""
+
+    NO_BACKEND = "no-backend"
+    UNKNOWN_PORT = "unknown-port"
+    UNKNOWN_ADDRESS = "unknown-address"
 
 
 class Refusal(NamedTuple):
-    """`why`: "no-backend" or "unknown-port"."""
-
     client: str
     kind: Kind
     protocol: Protocol
     family: Family
-    why: str
+    why: Why
 
     @property
     def id(self) -> str:
-        return f"{self.client}-{self.kind.value}-{self.protocol.name}-{self.family}-{self.why}"
+        return f"{self.client}-{self.kind.value}-{self.protocol.name}-{self.family}-{self.why.value}"
 
     @property
     def target(self) -> tuple[str, int]:
-        if self.why == "no-backend":
-            return frontend(EMPTY, self.kind, self.family)
+        if self.why is not Why.UNKNOWN_PORT:
+            return frontend(EMPTY if self.why is Why.NO_BACKEND else NOBODY, self.kind, self.family)
         address, _ = frontend(service_of(ONE_BACKEND), self.kind, self.family)
         return address, UNKNOWN_PORT
 
 
 def refusals() -> list[Refusal]:
-    """Pod addresses are the pods' own to refuse."""
+    """Pod addresses are the pods' own to refuse. An address that no Service has is a ClusterIP by its range only."""
     kinds = (Kind.CLUSTER_IP, Kind.NODE_PORT, Kind.EXTERNAL_IP)
-    return [Refusal(*each) for each in product(CLIENTS, kinds, Protocol, FAMILIES, ("no-backend", "unknown-port"))]
+    every = (Refusal(*each) for each in product(CLIENTS, kinds, Protocol, FAMILIES, Why))
+    return [it for it in every if it.why is not Why.UNKNOWN_ADDRESS or it.kind is Kind.CLUSTER_IP]
 
 
-def refused(it: Refusal) -> str:
+def refused(asker: Station, kind: Kind, protocol: Protocol, why: Why) -> str:
     """How a socket tells it: TCP is reset, the rest gets an ICMP error. A datagram that its own node refuses to send is
     answered by EPERM; to a port that nobody has at its own address it is sent, and comes back."""
-    asker = CLIENTS[it.client]
-    sent = it.kind is Kind.NODE_PORT and (asker != ONE or it.why == "unknown-port")
-    at_once = isinstance(asker, Node) and not sent and it.protocol is not Protocol.TCP
+    sent = kind is Kind.NODE_PORT and (asker != ONE or why is Why.UNKNOWN_PORT)
+    at_once = isinstance(asker, Node) and not sent and protocol is not Protocol.TCP
     return "PermissionError" if at_once else "ConnectionRefusedError"
 
 
 def right(it: Row | Refusal) -> str:
     """The only right answer."""
-    return expected(it.path) if isinstance(it, Row) else refused(it)
+    if isinstance(it, Row):
+        return expected(it.path)
+    return refused(CLIENTS[it.client], it.kind, it.protocol, it.why)
