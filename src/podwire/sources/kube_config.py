@@ -224,7 +224,7 @@ def _find(path: str, listed: list[Named] | None, name: str, asked: str) -> tuple
 
 
 def _names(listed: list[Named] | None) -> str:
-    names = [each.name for each in listed or ()]
+    names = [shown(each.name) for each in listed or ()]
     return f"one of {', '.join(names)}" if names else "the name of one, and there is none"
 
 
