@@ -11,10 +11,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -24,7 +26,7 @@ from deploy.image.debian import CannotBuild
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "build" / "podwire-image.tar"
 PYTHON = "3.11"
-PACKAGES = (f"python{PYTHON}", "libnftables1", "nftables", "iproute2", "dash", "busybox-static")
+PACKAGES = (f"python{PYTHON}", "libnftables1", "libstdc++6", "nftables", "iproute2", "dash", "busybox-static")
 HOME = "opt/podwire"
 SITE = f"{HOME}/lib/python{PYTHON}/site-packages"
 _NEVER_RUN = ("idlelib", "lib2to3", "pydoc_data", "ensurepip", "unittest", "distutils", "tkinter", "turtledemo", "test")
@@ -32,10 +34,12 @@ _NEVER_RUN = ("idlelib", "lib2to3", "pydoc_data", "ensurepip", "unittest", "dist
 
 def name() -> str:
     """The image's name. `localhost`: no registry has it."""
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    found = re.search(r'^version = "([^"]+)"$', text, re.MULTILINE)
-    assert found is not None
-    return f"localhost/podwire:{found[1]}"
+    return f"localhost/podwire:{_project()['version']}"
+
+
+def _project() -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return found
 
 
 def build(out: Path = OUT) -> Path:
@@ -105,25 +109,32 @@ def _install_podwire(base: Path, upper: Path) -> None:
     start = tree / "bin/podwire"
     start.write_text(f"#!/{HOME}/bin/python\nfrom podwire.cli.main import main\n\nmain()\n")
     start.chmod(0o755)
+    shutil.copyfile(Path(__file__).with_name("probe.py"), tree / "bin/probe")
+    (tree / "bin/probe").chmod(0o755)
     # Compiled by the image's own Python: the upper tree is laid where that one sees it.
     with tempfile.TemporaryDirectory(prefix=".compile-", dir=base / "tmp") as seen:
         shutil.copytree(upper / SITE / "podwire", Path(seen) / "podwire")
         inside = f"/tmp/{Path(seen).name}/podwire"  # noqa: S108 - in the image's tree
         _compile(base, "-s", inside, "-p", f"/{SITE}/podwire", inside)
+        paths = f"{Path(inside).parent}:/{SITE}"
+        # That something is missing in the image shows here, and not on a node.
+        _run("import", ["chroot", str(base), "env", f"PYTHONPATH={paths}", "python3.11", "-c", "import podwire.agent"])
         shutil.copytree(Path(seen) / "podwire", upper / SITE / "podwire", dirs_exist_ok=True)
 
 
 def _runtime_lock() -> Iterator[str]:
     """Of requirements.lock, the entries that Podwire itself needs."""
     wanted: set[str] = set()
-    asked = ["podwire"]
+    asked = [Requirement(line) for line in _project()["dependencies"]]
     while asked:
-        for line in metadata.requires(asked.pop()) or ():
-            needed = Requirement(line)
-            plain = _plain(needed.name)
-            if plain not in wanted and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
-                wanted.add(plain)
-                asked.append(needed.name)
+        needed = asked.pop()
+        if _plain(needed.name) in wanted or (needed.marker is not None and not needed.marker.evaluate({"extra": ""})):
+            continue
+        wanted.add(_plain(needed.name))
+        try:
+            asked += map(Requirement, metadata.requires(needed.name) or ())
+        except metadata.PackageNotFoundError:
+            raise CannotBuild(f"{needed.name} is not installed here: run scripts/setup python") from None
     keep = False
     for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines(keepends=True):
         if not line.startswith((" ", "#")):

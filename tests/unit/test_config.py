@@ -245,3 +245,12 @@ def test_a_file_of_other_bytes_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         read_config(path)
     assert str(raised.value) == f"{path}: byte 13 is not UTF-8: expected a TOML file"
+
+
+def test_the_environment_names_the_node_where_all_nodes_have_one_file(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text('node_name = "of-the-file"\nstate_dir = "/var/lib/podwire"\n')
+    assert read_config(file, {"PODWIRE_NODE_NAME": "node1"}).node_name == "node1"
+    assert read_config(file, {"PODWIRE_NODE_NAME": ""}).node_name == "of-the-file"
+    with pytest.raises(ConfigError, match=r"^environment PODWIRE_NODE_NAME: node_name: expected .*; found 'Node_1'$"):
+        read_config(file, {"PODWIRE_NODE_NAME": "Node_1"})

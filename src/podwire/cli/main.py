@@ -1,4 +1,4 @@
-"""The command `podwire`: the agent itself, questions to a running one, and the lab.
+"""The command `podwire`: the agent itself, questions to a running one, the CNI plugin's installation, and the lab.
 
 Invariants: a command's module is imported when that command is called, so that `podwire --help` is quick; hence the
 texts here. Exit codes: 0 as asked, 1 no (drift, a refused request, a wrong option or file), 2 no agent answered.
@@ -29,6 +29,7 @@ for _name, _help in (
     ("resync", "Read the whole network and make it what it should be."),
 ):
     app.command(f"podwire.cli.queries:{_name}", name=_name, help=_help)
+app.command("podwire.cli.plugin:install", name="install-plugin", help="Put the CNI plugin on this node.")
 app.command(
     "podwire.lab.commands:app", name="lab", help="A cluster of network namespaces on this machine, from manifests."
 )

@@ -5,9 +5,13 @@ Forwarding IPv6 makes a node deaf to router advertisements, and so lose its defa
 told to go on first (accept_ra 2, Documentation/networking/ip-sysctl).
 """
 
+import os
 from pathlib import Path
 
-ROOT = Path("/proc/sys")
+ROOT = Path(os.environ.get("PODWIRE_PROC_SYS", "/proc/sys"))
+"""In a container, whose own /proc/sys can't be written, the node's is seen elsewhere. Below net/ both show the network
+namespace of the thread that looks."""
+
 FORWARDING = "net/ipv6/conf/all/forwarding"
 
 

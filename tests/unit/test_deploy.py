@@ -1,0 +1,51 @@
+"""The manifest that users apply: its parts agree with each other, and with what the agent takes."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from podwire.config import NODE_NAME, parse_config
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "deploy" / "podwire.yaml").read_text(encoding="utf-8")
+
+
+def of_kind(kind: str) -> dict[str, Any]:
+    (found,) = [document for document in yaml.safe_load_all(TEXT) if document["kind"] == kind]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_agent_takes_the_configuration() -> None:
+    config = parse_config(of_kind("ConfigMap")["data"]["agent.toml"], "agent.toml", "node1")
+    pod = of_kind("DaemonSet")["spec"]["template"]["spec"]
+    environment = {variable["name"]: variable for variable in pod["containers"][0]["env"]}
+    assert config.node_name == "node1"
+    assert NODE_NAME in environment
+    assert environment["PODWIRE_STATE_DIR"]["value"] == str(config.state_dir)
+    state = next(volume for volume in pod["volumes"] if volume["name"] == "state")
+    assert state["hostPath"]["path"] == str(config.state_dir), "the plugin is on the node, the agent in a container"
+
+
+def test_every_mount_has_its_volume_and_every_volume_a_use() -> None:
+    pod = of_kind("DaemonSet")["spec"]["template"]["spec"]
+    mounted = {
+        mount["name"]
+        for container in (*pod["initContainers"], *pod["containers"])
+        for mount in container["volumeMounts"]
+    }
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_the_image_is_that_of_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    pod = of_kind("DaemonSet")["spec"]["template"]["spec"]
+    images = {container["image"] for container in (*pod["initContainers"], *pod["containers"])}
+    assert images == {f"localhost/podwire:{version}"}
+
+
+def test_rights_are_to_read_and_for_one_condition() -> None:
+    writing = [rule for rule in of_kind("ClusterRole")["rules"] if set(rule["verbs"]) - {"get", "list", "watch"}]
+    assert writing == [{"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}]
