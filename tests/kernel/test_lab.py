@@ -17,11 +17,12 @@ from time import monotonic
 import pytest
 
 from podwire.lab import control, layout, lifecycle, process, spaces
-from podwire.lab.control import LabView
 from podwire.lab.layout import Lab, LabError
-from podwire.lab.probe import REFUSED, Answer, ask, ask_often, open_socket
-from podwire.lab.questions import judge, name_of, parse_port, questions
-from podwire.lab.spaces import path_of
+from podwire.lab.paths import questions
+from podwire.lab.probe import ask, open_socket, put
+from podwire.lab.questions import REFUSED, Answer, judge, name_of, names_of, parse_port
+from podwire.lab.topology import path_of
+from podwire.lab.views import LabView
 from podwire.model.objects import Protocol
 
 GUESTBOOK = Path(__file__).parents[2] / "examples" / "guestbook"
@@ -124,9 +125,9 @@ def replicas(manifests: Path, count: int) -> None:
 
 
 def all_right(seen: LabView) -> None:
+    names = names_of(seen.nodes)
     for question in questions(seen):
-        answers = ask_often(question.times, question.space, question.address, question.port, question.protocol)
-        row = judge(question, list(answers))
+        row = judge(question, list(put(question)), names)
         assert row.right, row
 
 
@@ -140,7 +141,7 @@ def asked(seen: LabView, source: str, service: str, count: int, family: int = 0)
     space = next(space for name, space in places.items() if name.startswith(source))
     held = next(it for it in seen.services if it.name == service)
     number, _, protocol = parse_port(held.ports[0])
-    return list(ask_often(count, path_of(space), held.cluster_ips[family], number, protocol))
+    return [ask(path_of(space), held.cluster_ips[family], number, protocol) for _ in range(count)]
 
 
 # --- a lab at work -----------------------------------------------------------------------------
@@ -149,7 +150,7 @@ def asked(seen: LabView, source: str, service: str, count: int, family: int = 0)
 def test_every_service_answers_from_everywhere_and_what_should_is_refused(at_rest: Lab) -> None:
     seen = control.view(at_rest)
     assert not seen.problems
-    assert [it.problem for it in seen.pods] == [""] * 8
+    assert [it.problem for it in seen.pods] == [""] * 10
     all_right(seen)
 
 
@@ -171,11 +172,18 @@ def test_exec_runs_in_the_pod_s_network_and_gives_its_status(at_rest: Lab, root:
     assert "no pod, node or client" in podwire(root, "exec", "nobody", "--", "true", name=AT_REST).stderr
 
 
-def test_a_pod_knows_services_by_their_names(at_rest: Lab, root: Path) -> None:
-    for name in ("frontend", "frontend.default.svc.cluster.local"):
-        found = podwire(root, "exec", "leader", "--", "curl", "-sS", f"http://{name}/", name=AT_REST)
-        assert json.loads(found.stdout)["pod"].startswith("default/frontend-"), found.stderr
-    assert "frontend" not in Path("/etc/hosts").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["frontend", "frontend.default", "frontend.default.svc.cluster.local"])
+@pytest.mark.parametrize("family", ["-4", "-6"])
+def test_a_pod_knows_services_by_their_names(at_rest: Lab, root: Path, name: str, family: str) -> None:
+    before = Path("/etc/resolv.conf").read_bytes()
+    found = podwire(root, "exec", "leader", "--", "curl", "-sS", family, f"http://{name}/", name=AT_REST)
+    assert json.loads(found.stdout)["pod"].startswith("default/frontend-"), found.stderr
+    assert Path("/etc/resolv.conf").read_bytes() == before
+
+
+def test_a_name_that_nobody_has_is_none_in_a_pod_either(at_rest: Lab, root: Path) -> None:
+    found = podwire(root, "exec", "leader", "--", "getent", "hosts", "nobody.example.org", name=AT_REST)
+    assert (found.returncode, found.stdout) == (2, "")
 
 
 def test_an_http_client_is_answered_and_may_go_on(at_rest: Lab, root: Path) -> None:
@@ -375,7 +383,7 @@ def test_up_and_down_by_their_commands_leave_nothing(root: Path) -> None:
     links = sorted(os.listdir("/sys/class/net"))
     up = podwire(root, "up", str(GUESTBOOK))
     assert up.returncode == 0, up.stderr
-    assert "8 of 8 pods run" in up.stdout
+    assert "10 of 10 pods run" in up.stdout
     assert sorted(os.listdir("/sys/class/net")) == links
     again = podwire(root, "up", str(GUESTBOOK))
     assert (again.returncode, again.stderr) == (

@@ -1,10 +1,13 @@
-"""Manifests for the lab's tests, as a user writes them: YAML text to what `expand` takes."""
+"""Manifests for the lab's tests, as a user writes them: YAML text to what `expand` takes; and pods that run."""
 
 from collections.abc import Iterable
 from functools import partial
 from textwrap import dedent
 
-from podwire.lab.expand import Manifest
+from podwire.lab.expand import Manifest, Plan
+from podwire.lab.slices import RunningPod
+from podwire.model.addresses import parse_address
+from podwire.model.objects import PodKey
 from podwire.sources.documents import Document, read_documents
 
 
@@ -64,3 +67,12 @@ def bare(
 
 def together(texts: Iterable[str]) -> str:
     return "---\n".join(texts)
+
+
+def running(plan: Plan) -> dict[PodKey, RunningPod]:
+    """Each pod with two addresses, numbered by the order of names."""
+    found = {}
+    for number, key in enumerate(sorted(plan.pods, key=str), 2):
+        addresses = (parse_address(f"10.244.1.{number}"), parse_address(f"fd00:244:0:1::{number:x}"))
+        found[key] = RunningPod(plan.pods[key], addresses)
+    return found

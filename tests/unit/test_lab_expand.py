@@ -6,21 +6,12 @@ from typing import Any
 import pytest
 
 from podwire.lab.expand import Manifest, ManifestsError, ObjectKey, Plan, Scaled, expand, objects
-from podwire.lab.hosts import hosts
-from podwire.lab.slices import RunningPod, listens_on
-from podwire.model.addresses import parse_address
+from podwire.lab.slices import Listen, RunningPod, listens_on
+from podwire.lab.system import SYSTEM
+from podwire.lab.topology import stations
 from podwire.model.objects import PodKey, Protocol
 from podwire.sources.kubernetes import translate
-from tests.unit.lab_manifests import bare, manifests, service, together, workload
-
-
-def running(plan: Plan) -> dict[PodKey, RunningPod]:
-    """Each pod with two addresses, numbered by the order of names."""
-    found = {}
-    for number, key in enumerate(sorted(plan.pods, key=str), 2):
-        addresses = (parse_address(f"10.244.1.{number}"), parse_address(f"fd00:244:0:1::{number:x}"))
-        found[key] = RunningPod(plan.pods[key], addresses)
-    return found
+from tests.unit.lab_manifests import bare, manifests, running, service, together, workload
 
 
 def slices(plan: Plan, name: str, pods: dict[PodKey, RunningPod] | None = None) -> list[dict[str, Any]]:
@@ -222,7 +213,50 @@ def test_an_external_name_has_neither() -> None:
 )
 def test_a_pod_listens_on(ports: str, wanted: set[tuple[Protocol, int]]) -> None:
     plan = expand(manifests(service("a"), service("b", ports="[{port: 1, targetPort: 90}]"), bare("p", ports=ports)), 1)
-    assert listens_on(plan.pods[PodKey("default", "p")], [it.form for it in plan.services.values()]) == wanted
+    listens = listens_on(plan.pods[PodKey("default", "p")], [it.form for it in plan.services.values()])
+    assert listens == {Listen(*it) for it in wanted}
+
+
+def test_what_is_behind_port_53_of_the_cluster_dns_is_a_name_server() -> None:
+    names = service("dns", ports="[{name: a, port: 53, targetPort: 5353}, {name: b, port: 9153}]")
+    plan = expand(
+        manifests(names, bare("p", ports="[{containerPort: 5353}, {containerPort: 9153}]"), bare("q", "app: x")), 1
+    )
+    (form,) = (it.form for it in plan.services.values())
+    assert listens_on(plan.pods[PodKey("default", "p")], [form], form) == {
+        Listen(Protocol.TCP, 5353, dns=True),
+        Listen(Protocol.TCP, 9153),
+    }
+    assert listens_on(plan.pods[PodKey("default", "q")], [form], form) == {Listen(Protocol.TCP, 8080)}
+
+
+def test_a_user_s_own_object_replaces_one_of_the_lab_s() -> None:
+    plan = expand(manifests(service("web")), 1, system=SYSTEM)
+    assert {key.name: it.form.spec.cluster_ips for key, it in plan.services.items()} == {
+        "kube-dns": ["10.96.0.10", "fd00:96::a"],
+        "web": None,
+    }
+    own = service("kube-dns", "clusterIP: 10.96.0.53").replace(
+        "name: kube-dns}", "name: kube-dns, namespace: kube-system}"
+    )
+    (held,) = expand(manifests(own), 1, system=SYSTEM).services.values()
+    assert held.object["spec"]["clusterIPs"] == ["10.96.0.53"]
+
+
+def test_a_load_balancer_gets_node_ports_and_it_is_said_that_no_address_is_given() -> None:
+    plan = expand(manifests(service("web", "type: LoadBalancer")), 1)
+    (held,) = plan.services.values()
+    assert held.object["spec"]["ports"][0]["nodePort"] in range(30000, 32768)
+    assert plan.unused == ("load-balancer addresses, which nothing here gives: default/web",)
+
+
+def test_nodes_may_have_moved() -> None:
+    plan = expand([], 2)
+    first, second = stations(2)
+    held = objects(plan, {}, nodes=[first, second._replace(host=7)])
+    moved = held[ObjectKey("Node", "", "node2")]
+    assert [it["address"] for it in moved["status"]["addresses"]] == ["192.168.99.7", "fd00:99::7", "node2"]
+    assert moved["spec"]["podCIDRs"] == ["10.244.2.0/24", "fd00:244:0:2::/64"]
 
 
 # --- the cluster -------------------------------------------------------------------------------
@@ -273,27 +307,6 @@ def test_what_is_older_stays_older() -> None:
     second = expand(manifests(service("web"), service("new")), 1, first.given, now="2024-01-02T00:00:00Z")
     born = {key.name: it.object["metadata"]["creationTimestamp"] for key, it in second.services.items()}
     assert born == {"web": "2024-01-01T00:00:00Z", "new": "2024-01-02T00:00:00Z"}
-
-
-def test_names_are_those_of_a_cluster_s_dns() -> None:
-    plan = expand(
-        manifests(
-            service("web", "clusterIPs: [10.96.0.10, 'fd00:96::10'], ipFamilyPolicy: PreferDualStack"),
-            service("db", "clusterIP: None", selector="app: db"),
-            workload("StatefulSet", "db", "serviceName: db", labels="app: db"),
-            bare("p").replace("name: p,", "name: p, namespace: other,"),
-        ),
-        1,
-    )
-    held = hosts(objects(plan, running(plan)))
-    lines = held["default"].splitlines()[2:]
-    assert lines == [
-        "10.96.0.10 web web.default web.default.svc web.default.svc.cluster.local",
-        "fd00:96::10 web web.default web.default.svc web.default.svc.cluster.local",
-        "10.244.1.2 db db.default db.default.svc db.default.svc.cluster.local",
-        "10.244.1.2 db-0.db db-0.db.default db-0.db.default.svc db-0.db.default.svc.cluster.local",
-    ]
-    assert held["other"].splitlines()[2] == "10.96.0.10 web.default web.default.svc web.default.svc.cluster.local"
 
 
 def test_ports_that_nothing_answers_on_are_listed() -> None:

@@ -1,4 +1,4 @@
-"""What the lab understands and says: names a user types, what is recorded, what a demonstration judges."""
+"""What the lab understands and says: names a user types, and what is recorded."""
 
 import os
 import subprocess
@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from podwire.lab.control import ClientView, LabView, NodeView, PodView, ServiceView, WorkloadView
 from podwire.lab.expand import ManifestsError
 from podwire.lab.layout import LabError
 from podwire.lab.places import find, find_workload
-from podwire.lab.probe import REFUSED, TIMEOUT, Answer
 from podwire.lab.process import Process, end, identify, record, recorded, runs
-from podwire.lab.questions import judge, questions
-from podwire.lab.spaces import pod_space
+from podwire.lab.topology import pod_space
 from podwire.lab.userfiles import files_in, read_directory
-from podwire.model.objects import PodKey, Protocol
+from podwire.lab.views import ClientView, LabView, NodeView, PodView, ServiceView, WorkloadView
+from podwire.model.objects import PodKey
 
 
 def pod(name: str, namespace: str = "default", problem: str = "", number: int = 2) -> PodView:
@@ -31,7 +29,16 @@ LAB = LabView(
     manifests="/m",
     nodes=(NodeView("node1", True, "running", 1, ("192.168.99.1",), ("10.244.1.0/24",), "space-node1", 4, "/s"),),
     services=(
-        ServiceView("default", "web", "ClusterIP", ("10.96.1.1",), ("80/TCP",), ("default/web-1", "default/web-2")),
+        ServiceView(
+            "default",
+            "web",
+            "ClusterIP",
+            ("IPv4",),
+            ("10.96.1.1",),
+            (),
+            ("80/TCP",),
+            ("default/web-1", "default/web-2"),
+        ),
     ),
     workloads=(
         WorkloadView("Deployment/default/web", 2, 2),
@@ -101,53 +108,6 @@ def test_a_workload_by_its_name(words: str, found: str) -> None:
 def test_a_workload_that_is_none(words: str, namespace: str, said: str) -> None:
     with pytest.raises(LabError, match=said):
         find_workload(LAB, words, namespace)
-
-
-# --- questions ---------------------------------------------------------------------------------
-
-
-def test_every_way_to_a_service_is_asked() -> None:
-    asked = {(it.source, it.target, it.place, len(it.wanted)) for it in questions(LAB)}
-    assert asked == {
-        ("pod of db", "pod of web", "10.244.1.2:8080/TCP", 1),
-        ("pod of db", "Service web", "10.96.1.1:80/TCP", 2),
-        ("node1", "Service web", "10.96.1.1:80/TCP", 2),
-        ("pod of web", "itself by Service web", "10.96.1.1:80/TCP", 2),
-        ("pod of db", "Service web, no such port", "10.96.1.1:1/TCP", 0),
-        ("node1", "Service web, no such port", "10.96.1.1:1/TCP", 0),
-    }
-
-
-@pytest.mark.parametrize(
-    ("answers", "right", "said"),
-    [
-        pytest.param([Answer("default/web-1"), Answer("default/web-2")], True, "2 pods", id="both"),
-        pytest.param([Answer("default/web-1")] * 2, False, "default/web-1 ×2", id="one never comes"),
-        pytest.param(
-            [Answer("default/web-1"), Answer("default/web-2"), Answer("default/db")],
-            False,
-            "default/db ×1, default/web-1 ×1, default/web-2 ×1",
-            id="a stranger",
-        ),
-        pytest.param(
-            [Answer("default/web-1"), Answer("default/web-2"), Answer(error=TIMEOUT)],
-            False,
-            "default/web-1 ×1, default/web-2 ×1, timeout ×1",
-            id="one is lost",
-        ),
-    ],
-)
-def test_answers_are_judged(answers: list[Answer], right: bool, said: str) -> None:
-    question = next(it for it in questions(LAB) if it.target == "Service web")
-    row = judge(question, answers)
-    assert (row.right, row.answered) == (right, said)
-
-
-def test_a_refusal_is_right_where_it_is_expected() -> None:
-    question = next(it for it in questions(LAB) if it.target.endswith("no such port"))
-    assert judge(question, [Answer(error=REFUSED)]).right
-    assert not judge(question, [Answer(error=TIMEOUT)]).right
-    assert question.protocol is Protocol.TCP
 
 
 # --- processes and files -----------------------------------------------------------------------

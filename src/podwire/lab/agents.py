@@ -17,8 +17,7 @@ import msgspec
 from podwire.cni.install import install
 from podwire.lab.layout import Lab, NodePaths
 from podwire.lab.process import ProgramError, record
-from podwire.lab.spaces import station_space
-from podwire.lab.topology import MTU, SERVICE_RANGES
+from podwire.lab.topology import MTU, SERVICE_RANGES, station_space
 
 PATIENCE = 60.0
 """Seconds for an agent to get ready."""

@@ -20,8 +20,9 @@ from podwire.lab.layout import ROOT, load
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from podwire.lab.control import LabView, Reply, Requests
+    from podwire.lab.control import Reply, Requests
     from podwire.lab.layout import Lab
+    from podwire.lab.views import LabView
 
 app = App(
     name="lab",
@@ -95,7 +96,7 @@ def status(*, which: Which = _LAB, output: Output = "table") -> int:
 
 @app.command(name="exec")
 def execute(place: str, /, *command: Annotated[str, Parameter(allow_leading_hyphen=True)], which: Which = _LAB) -> int:
-    """Run a program of this machine in the network of a pod, node or client; a pod knows Services by their names.
+    """Run a program of this machine in the network of a pod, node or client; a pod has the cluster's DNS.
 
     Parameters
     ----------
@@ -110,8 +111,9 @@ def execute(place: str, /, *command: Annotated[str, Parameter(allow_leading_hyph
         raise Failed("expected a command after --, such as: podwire lab exec POD -- ip address", REFUSED)
     lab = _loaded(which)
     found = find(_view(lab), place)
-    # ip-netns(8) gives the program mounts of its own: only there the cluster's names are in /etc/hosts.
-    named = ["sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(lab.hosts / found.pods)] if found.pods else []
+    # ip-netns(8) gives the program mounts of its own: only there names are looked up by the cluster's DNS.
+    resolver = str(lab.resolver / found.pods)
+    named = ["sh", "-c", 'mount --bind "$0" /etc/resolv.conf && exec "$@"', resolver] if found.pods else []
     sys.stdout.flush()
     os.execvp("ip", ["ip", "netns", "exec", found.space, *named, *command])  # noqa: S606  what was asked for
 
@@ -169,6 +171,14 @@ def start_node(node: str, /, *, agent: bool = False, which: Which = _LAB) -> int
     from podwire.lab.control import StartAgent, StartNode
 
     return _ask(_loaded(which), StartAgent(node) if agent else StartNode(node), f"{node}: ready")
+
+
+@app.command
+def readdress(node: str, /, *, which: Which = _LAB) -> int:
+    """Give a node another address on the fabric, as after a move."""
+    from podwire.lab.control import Readdress
+
+    return _ask(_loaded(which), Readdress(node), f"{node}: has another address")
 
 
 @app.command

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from podwire.lab.layout import Lab, LabError
+from podwire.lab.views import LabView
 
 
 class Request(Struct, frozen=True, tag=True):
@@ -51,78 +52,19 @@ class StartNode(Request, frozen=True):
     node: str
 
 
+class Readdress(Request, frozen=True):
+    """Gives a node another address on the fabric."""
+
+    node: str
+
+
 class MakeClient(Request, frozen=True):
     """A namespace on the fabric that is not of the cluster. `name` "": the next number."""
 
     name: str = ""
 
 
-Requests = Status | Sync | Scale | KillAgent | StartAgent | KillNode | StartNode | MakeClient
-
-
-class NodeView(Struct, frozen=True):
-    """`agent`: how it is, in words; `pid` None where it doesn't run. `space`: the namespace's name."""
-
-    name: str
-    on: bool
-    agent: str
-    pid: int | None
-    addresses: tuple[str, ...]
-    pod_cidrs: tuple[str, ...]
-    space: str
-    pods: int
-    admin_socket: str
-
-
-class PodView(Struct, frozen=True):
-    """`problem` "": it runs. `workload`: KIND/NAMESPACE/NAME. `ports` as `80/TCP`. `space`: the namespace's name."""
-
-    namespace: str
-    name: str
-    workload: str
-    node: str
-    addresses: tuple[str, ...]
-    ports: tuple[str, ...]
-    space: str
-    problem: str = ""
-
-
-class ServiceView(Struct, frozen=True):
-    """`ports` as `80/TCP`, `80:30123/TCP` with a node port; `backends`: pods, as namespace/name, that serve it."""
-
-    namespace: str
-    name: str
-    type: str
-    cluster_ips: tuple[str, ...]
-    ports: tuple[str, ...]
-    backends: tuple[str, ...]
-
-
-class WorkloadView(Struct, frozen=True):
-    name: str
-    pods: int
-    running: int
-
-
-class ClientView(Struct, frozen=True):
-    name: str
-    addresses: tuple[str, ...]
-    space: str
-
-
-class LabView(Struct, frozen=True):
-    """`error`: what is wrong with the manifests as they are now; the lab stays as they were before."""
-
-    name: str
-    manifests: str
-    nodes: tuple[NodeView, ...]
-    services: tuple[ServiceView, ...]
-    workloads: tuple[WorkloadView, ...]
-    pods: tuple[PodView, ...]
-    clients: tuple[ClientView, ...]
-    unused: tuple[str, ...]
-    error: str
-    problems: tuple[str, ...]
+Requests = Status | Sync | Scale | KillAgent | StartAgent | KillNode | StartNode | Readdress | MakeClient
 
 
 class Reply(Struct, frozen=True):

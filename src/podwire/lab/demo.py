@@ -1,142 +1,127 @@
-"""The demonstration: a lab from manifests, every Service reached in every way, and the agent killed under traffic.
+"""The demonstration: a lab from manifests, reached in every way there is, and changed while clients ask.
 
 Invariants: it measures what it says on the real kernel. Whatever happens, the lab is taken down at the end. The exit
-status is 1 where any row is not as expected.
+status is 1 where anything is not as expected.
 """
 
+import shutil
 import signal
 import sys
-import threading
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
+from typing import TypeVar
+from urllib.parse import urlencode
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
-from podwire import views
-from podwire.cli import client
-from podwire.lab import control, lifecycle, probe
-from podwire.lab.control import LabView
+from podwire.cli import client, explanations
+from podwire.explain.packets import PacketWhy
+from podwire.explain.services import ServiceWhy
+from podwire.lab import changes, control, lifecycle, paths, probe, tables
 from podwire.lab.layout import Lab, LabError
-from podwire.lab.questions import Question, Row, judge, name_of, parse_port, questions, questions_of
+from podwire.lab.questions import Row, judge, names_of
+from podwire.lab.views import LabView, NodeView
 
-REQUESTS, KILL_AT = 1000, 300
+_WIDE = 160
+"""Columns where the output is no terminal."""
+Why = TypeVar("Why")
 
 
 def run(root: Path, name: str, manifests: Path, nodes: int) -> int:
     """The exit status. Raises LabError where the lab can't be made."""
-    console = Console(width=None if sys.stdout.isatty() else 130, markup=False, highlight=False)
-    before = signal.signal(signal.SIGTERM, _interrupted)
-    try:
-        lab = lifecycle.up(root, name, manifests, nodes, console.print)
+    console = Console(width=None if sys.stdout.isatty() else _WIDE, markup=False, highlight=False)
+    begin = monotonic()
+    with _ending_gently(), _copied(manifests) as own:
+        lab = lifecycle.up(root, name, own, nodes, console.print)
         try:
-            return _show(lab, console)
+            wrong, told = _show(lab, console)
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it
             lifecycle.down(root, name)
             console.print(f"lab {name} is gone")
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _show(lab: Lab, console: Console) -> int:
-    seen = control.view(lab)
-    if not any(service.backends and "None" not in service.cluster_ips for service in seen.services):
-        raise LabError(f"{lab.manifests}: no Service has pods to answer")
-    if any(parse_port(text)[1] for service in seen.services for text in service.ports):
-        seen = control.view(lab, control.MakeClient())
-    rows = [_row(question) for question in questions(seen)]
-    rows += _without_backends(lab, seen)
-    console.print(_table("\nWhat the network answers", rows))
-    restart = _killed_under_traffic(lab, seen)
-    console.print(_table("\nThe agent, killed by SIGKILL under traffic and started again", restart))
-    wrong = sum(not row.right for row in (*rows, *restart))
-    console.print("\nall as expected" if not wrong else f"\n{wrong} rows are not as expected")
+    verdict = "all as expected" if not wrong else f"{wrong} NOT as expected"
+    console.print(f"\n{verdict}: {told}, in {monotonic() - begin:.0f} s")
     return 1 if wrong else 0
 
 
-def _row(question: Question) -> Row:
-    answers = probe.ask_often(question.times, question.space, question.address, question.port, question.protocol)
-    return judge(question, list(answers))
+def _show(lab: Lab, console: Console) -> tuple[int, str]:
+    """How many things are not as expected, and what all was asked."""
+    workload = changes.subject(control.view(lab, control.MakeClient()))
+    if not workload:
+        raise LabError(f"{lab.manifests}: expected a Service with pods of a Deployment or another that can be scaled")
+    rows = _ask_all(control.view(lab))
+    console.print(_titled("Every way to every Service, each backend asked 20 times", tables.ways(rows)))
+    _explain(lab, console, workload)
+    console.print(Text("\nChanges, while clients ask all the time", "bold"))
+    happened = []
+    for change in changes.changes(lab, workload):
+        console.print(tables.change(change))
+        happened.append(change)
+    again = _ask_all(control.view(lab))
+    wrong = [row for row in again if not row.right]
+    if wrong:
+        console.print(_titled("After all that", tables.ways(wrong)))
+    steps = [step for change in happened for step in change.steps]
+    asked = sum(row.question.times for row in (*rows, *again)) + sum(step.requests for step in steps)
+    lost = sum(step.lost for step in steps)
+    told = f"{len(rows)} ways before the changes and {len(again)} after, {asked:,} requests, "
+    told += f"{lost} lost with a node" if lost else "none lost"
+    outcomes = [*(row.right for row in (*rows, *again)), *(step.right for step in steps)]
+    return outcomes.count(False), told
 
 
-def _without_backends(lab: Lab, seen: LabView) -> list[Row]:
-    """The Service with the fewest pods, while their workload has none; and after."""
-    scalable = {it.workload: name_of(it) for it in seen.pods if not it.workload.startswith(("Pod/", "DaemonSet/"))}
-    for service in sorted(seen.services, key=lambda it: len(it.backends)):
-        workloads = {pod.workload for pod in seen.pods if name_of(pod) in service.backends}
-        if len(workloads) != 1 or not workloads <= scalable.keys():
-            continue
-        workload = workloads.pop()
-        rows = []
-        for replicas, when in ((0, "scaled to none"), (len(service.backends), "scaled back")):
-            now = control.view(lab, control.Scale(workload, replicas))
-            same = next(it for it in now.services if (it.namespace, it.name) == (service.namespace, service.name))
-            rows += [_row(it._replace(target=f"{it.target}, {when}")) for it in questions_of(now, same)]
-        return rows
-    return []
+def _ask_all(seen: LabView) -> list[Row]:
+    names = names_of(seen.nodes)
+    return [judge(question, list(probe.put(question)), names) for question in paths.questions(seen)]
 
 
-def _killed_under_traffic(lab: Lab, seen: LabView) -> list[Row]:
-    """At least so many requests, and on until the agent is back."""
-    service = max((it for it in seen.services if "None" not in it.cluster_ips), key=lambda it: len(it.backends))
-    question = next(questions_of(seen, service))
-    node = seen.nodes[0].name
-    failures: list[Exception] = []
-
-    def restart() -> None:
-        try:
-            control.ask(lab, control.KillAgent(node))
-            control.ask(lab, control.StartAgent(node))
-        except Exception as error:
-            failures.append(error)
-
-    killing = threading.Thread(target=restart)
-    answers: list[probe.Answer] = []
-    while len(answers) < REQUESTS or killing.is_alive():
-        if len(answers) == KILL_AT:
-            killing.start()
-        answers += probe.ask_often(1, question.space, question.address, question.port, question.protocol)
-    killing.join()
-    if failures:
-        raise failures[0]
-    row = judge(question, answers)
-    lost = sum(answer.error != "" for answer in answers)
-    writes = _writes(seen.nodes[0].admin_socket)
-    return [
-        row._replace(
-            expected=f"{len(answers)} answers",
-            answered=f"{row.answered}, {lost} lost",
-            right=row.right and not lost,
-        ),
-        Row(
-            f"agent of {node}",
-            "its writes since the restart",
-            "",
-            "0",
-            ", ".join(f"{driver} {count}" for driver, count in writes.items()),
-            None,
-            not any(writes.values()),
-        ),
-    ]
+def _explain(lab: Lab, console: Console, workload: str) -> None:
+    """A Service of the workload, and a packet from as far as one can come, as the first node's agent explains them."""
+    seen = control.view(lab)
+    nearest, *_, question = [*changes.steady(seen, workload)[:1], *changes.steady(seen, workload)]
+    service, node = paths.service_at(seen, nearest), seen.nodes[0]
+    assert service is not None
+    source = question.source.pod or next(it.addresses[0] for it in seen.clients if it.name == question.source.words)
+    name = f"{service.namespace}/{service.name}"
+    why = _asked(node, f"/explain/service/{name}", ServiceWhy)
+    console.print(_titled(f"podwire explain service/{name}", explanations.service(why)))
+    packet = _asked(node, f"/explain/packet?{urlencode({'from': source, 'to': question.place})}", PacketWhy)
+    console.print(_titled(f"podwire explain {source} {question.place}", explanations.packet(packet)))
 
 
-def _writes(admin_socket: str) -> dict[str, int]:
-    body = client.ask(Path(admin_socket), "GET", "/status")
-    return msgspec.json.decode(body, type=views.StatusView).writes
+def _asked(node: NodeView, target: str, form: type[Why]) -> Why:
+    return msgspec.json.decode(client.ask(Path(node.admin_socket), "GET", target), type=form)
 
 
-def _table(title: str, rows: list[Row]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("FROM", "TO", "AT", "EXPECTED", "ANSWERED BY", "MEDIAN", ""):
-        table.add_column(column, justify="right" if column == "MEDIAN" else "left")
-    for row in rows:
-        latency = f"{row.latency * 1e3:.2f} ms" if row.latency is not None else ""
-        verdict = Text("ok", "green") if row.right else Text("WRONG", "bold red")
-        table.add_row(row.source, row.target, row.place, row.expected, row.answered, latency, verdict)
-    return table
+def _titled(title: str, what: RenderableType) -> RenderableType:
+    return Group(Text(f"\n{title}", "bold"), Padding(what, (0, 0, 0, 2), expand=False))
+
+
+@contextmanager
+def _copied(manifests: Path) -> Iterator[Path]:
+    """The user's own are not for a demonstration to change. Raises LabError."""
+    if not manifests.is_dir():
+        raise LabError(f"{manifests}: expected a directory with manifests")
+    with tempfile.TemporaryDirectory(prefix="podwire-demo-") as directory:
+        yield Path(shutil.copytree(manifests, Path(directory, manifests.resolve().name)))
+
+
+@contextmanager
+def _ending_gently() -> Iterator[None]:
+    """SIGTERM as Ctrl-C; and as before afterwards."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupted(*_: object) -> None:

@@ -13,7 +13,7 @@ from podwire.lab.allocation import NOTHING_HELD, Claim, Held, NotFree, allocate,
 from podwire.lab.forms import Fields, Service
 from podwire.lab.services import complete, read_service
 from podwire.lab.slices import RunningPod, slices_of
-from podwire.lab.topology import SERVICE_RANGES, labels_of, node_object, stations
+from podwire.lab.topology import SERVICE_RANGES, Station, labels_of, node_object, stations
 from podwire.lab.workloads import PlannedPod, pods_of, replicas_of
 from podwire.model.addresses import show_address
 from podwire.model.objects import PodKey, Protocol, ServiceKey
@@ -96,9 +96,13 @@ def expand(
     given: Given = Given(),  # noqa: B008  an immutable value
     scaled: Mapping[ObjectKey, Scaled] | None = None,
     now: str = "1970-01-01T00:00:00Z",
+    system: Sequence[Manifest] = (),
 ) -> Plan:
-    """`now`: RFC 3339, the birth of what is new. Raises ManifestsError."""
-    found = _indexed(manifests)
+    """`now`: RFC 3339, the birth of what is new. `system`: what is there unless `manifests` have another of its name.
+
+    Raises ManifestsError.
+    """
+    found = _indexed(system) | _indexed(manifests)
     used = {key: found[key] for key in sorted(found) if key.kind in _VERSIONS}
     places = {node.name: labels_of(node) for node in stations(nodes)}
     read = _read(used, places, scaled or {})
@@ -120,7 +124,7 @@ def expand(
         passed_on=passed_on,
         workloads=read.workloads,
         declared={key: count for key, count in declared.items() if count is not None},
-        unused=(*_unused(found), *_unanswered(read)),
+        unused=(*_unused(found), *_without_address(read), *_unanswered(read)),
         given=Given(held, created),
     )
 
@@ -187,13 +191,16 @@ def _line(manifest: Manifest, wrong: Invalid) -> str:
 
 
 def objects(
-    plan: Plan, running: Mapping[PodKey, RunningPod], gone: frozenset[str] = frozenset()
+    plan: Plan,
+    running: Mapping[PodKey, RunningPod],
+    gone: frozenset[str] = frozenset(),
+    nodes: Iterable[Station] | None = None,
 ) -> dict[ObjectKey, dict[str, Any]]:
     """All the cluster's objects as they are now: `running` are the pods that have their addresses, `gone` the nodes
-    that are off."""
+    that are off, `nodes` where they are, if not all in their first places."""
     found: list[Fields] = [
         node_object(node, node.name not in gone, plan.given.created[_node_key(node.name)])
-        for node in stations(plan.nodes)
+        for node in nodes or stations(plan.nodes)
     ]
     found += (service.object for service in plan.services.values())
     found += (_pod(pod, running.get(key)) for key, pod in plan.pods.items())
@@ -252,6 +259,12 @@ def _unused(found: Iterable[ObjectKey]) -> tuple[str, ...]:
         if key.kind not in _VERSIONS:
             kinds.setdefault(key.kind, []).append(f"{key.namespace}/{key.name}".lstrip("/"))
     return tuple(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
+
+
+def _without_address(read: _Read) -> tuple[str, ...]:
+    balancers = [key for key, service in read.services.items() if service.spec.type == "LoadBalancer"]
+    names = [f"{key.namespace}/{key.name}" for key in balancers]
+    return (f"load-balancer addresses, which nothing here gives: {', '.join(names)}",) if names else ()
 
 
 def _unanswered(read: _Read) -> tuple[str, ...]:

@@ -122,6 +122,7 @@ class ServiceSpec(Form, frozen=True):
     allocate_load_balancer_node_ports: bool | None = None
     health_check_node_port: int | None = None
     publish_not_ready_addresses: bool | None = None
+    external_name: str | None = None
 
 
 class Service(Form, frozen=True):

@@ -10,16 +10,16 @@ from pathlib import Path
 from msgspec import Struct
 
 from podwire.cni.install import PLUGIN
-from podwire.lab import attach
+from podwire.lab import attach, nameserver, responder
 from podwire.lab.layout import Lab
+from podwire.lab.listeners import Listeners
+from podwire.lab.nameserver import Published
 from podwire.lab.process import ProgramError
-from podwire.lab.responder import Listeners, Where
-from podwire.lab.spaces import make, path_of, pod_space, remove, station_space
+from podwire.lab.slices import Listen
+from podwire.lab.spaces import make, remove
+from podwire.lab.topology import Station, path_of, pod_space, station_space
 from podwire.lab.workloads import PlannedPod
 from podwire.model.addresses import Address
-from podwire.model.objects import PodKey, Protocol
-
-Ports = frozenset[tuple[Protocol, int]]
 
 
 class LivePod(Struct):
@@ -32,12 +32,14 @@ class LivePod(Struct):
     sandbox: attach.Sandbox | None = None
 
 
-async def begin(lab: Lab, pod: PlannedPod, ports: Ports) -> LivePod:
-    """Answers once the pod has its addresses and listens. Raises ProgramError, AttachError or OSError."""
+async def begin(lab: Lab, pod: PlannedPod, host: Station, ports: frozenset[Listen], names: Published) -> LivePod:
+    """Answers once the pod has its addresses and listens. `host`: its node.
+
+    Raises ProgramError, AttachError or OSError.
+    """
     if pod.host_network:
-        station = next(station for station in lab.stations if station.name == pod.node)
-        live = LivePod(pod, station.addresses, path_of(station_space(lab.name, pod.node)), Listeners())
-        await listen(live, ports)
+        live = LivePod(pod, host.addresses, path_of(station_space(lab.name, pod.node)), Listeners())
+        await listen(live, ports, names)
         return live
     space = pod_space(lab.name, pod.key)
     await make([space])
@@ -45,18 +47,22 @@ async def begin(lab: Lab, pod: PlannedPod, ports: Ports) -> LivePod:
     try:
         addresses = await attach.add(_plugin(lab, pod), sandbox)
         live = LivePod(pod, addresses, path_of(space), Listeners(), sandbox)
-        await listen(live, ports)
+        await listen(live, ports, names)
     except (ProgramError, attach.AttachError, OSError):
         await _undo(lab, pod, sandbox, space)
         raise
     return live
 
 
-async def listen(live: LivePod, ports: Ports) -> None:
+async def listen(live: LivePod, ports: frozenset[Listen], names: Published) -> None:
     """On these ports and no others. Raises OSError; then on none."""
     if ports != live.listeners.ports:
         live.listeners.close()
-        await live.listeners.open(Where(_show(live.pod.key), live.pod.node, live.space), ports)
+        programs, key = {}, live.pod.key
+        for port in ports:
+            say = responder.saying(f"{key.namespace}/{key.name}", live.pod.node, port.number)
+            programs[port] = nameserver.program(names, say) if port.dns else responder.program(say)
+        await live.listeners.open(live.space, programs)
 
 
 async def finish(lab: Lab, live: LivePod) -> None:
@@ -81,7 +87,3 @@ async def _undo(lab: Lab, pod: PlannedPod, sandbox: attach.Sandbox, space: str) 
 
 def _plugin(lab: Lab, pod: PlannedPod) -> Path:
     return lab.node(pod.node).bin / PLUGIN
-
-
-def _show(key: PodKey) -> str:
-    return f"{key.namespace}/{key.name}"

@@ -100,9 +100,9 @@ class Lab(Struct, frozen=True):
         return stations(self.nodes)
 
     @property
-    def hosts(self) -> Path:
-        """hosts(5) for the programs in pods, a file for each of the cluster's namespaces."""
-        return self.home / "hosts"
+    def resolver(self) -> Path:
+        """resolv.conf(5) for the programs in pods, a file for each of the cluster's namespaces."""
+        return self.home / "resolv"
 
     def node(self, name: str) -> NodePaths:
         return NodePaths(self.home / "nodes" / name)
@@ -123,7 +123,7 @@ def claim(lab: Lab) -> None:
 
 def fill(lab: Lab) -> None:
     """Raises OSError."""
-    for directory in (lab.cluster, lab.staging, lab.hosts):
+    for directory in (lab.cluster, lab.staging, lab.resolver):
         directory.mkdir()
     for station in lab.stations:
         lab.node(station.name).home.mkdir(parents=True)

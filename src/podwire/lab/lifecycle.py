@@ -17,10 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from podwire.lab import layout, process, spaces
+from podwire.lab import layout, process, spaces, topology
 from podwire.lab.daemon import Progress
 from podwire.lab.expand import ManifestsError, expand
 from podwire.lab.layout import Lab, LabError
+from podwire.lab.system import SYSTEM
 from podwire.lab.topology import MOST_NODES
 from podwire.lab.userfiles import read_directory
 
@@ -35,7 +36,7 @@ def check_root() -> None:
 
 def check_name(name: str) -> None:
     """Raises LabError."""
-    if not spaces.LAB_NAME.fullmatch(name):
+    if not topology.LAB_NAME.fullmatch(name):
         raise LabError(f"{name!r}: expected a lab's name of at most 15 lower-case letters and digits, a letter first")
 
 
@@ -47,7 +48,7 @@ def up(root: Path, name: str, manifests: Path, nodes: int, say: Callable[[str], 
         raise LabError(f"expected from 1 to {MOST_NODES} nodes, not {nodes}")
     lab = Lab(name, root / name, manifests.resolve(), nodes)
     try:
-        expand(read_directory(lab.manifests), nodes)
+        expand(read_directory(lab.manifests), nodes, system=SYSTEM)
     except ManifestsError as error:
         raise LabError(str(error)) from None
     layout.claim(lab)

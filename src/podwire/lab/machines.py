@@ -7,12 +7,13 @@ ended until it is started. A node that is off has no agent and no cable.
 import asyncio
 import signal
 from asyncio.subprocess import Process
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
-from podwire.lab import agents, spaces
+from podwire.lab import agents, spaces, topology
 from podwire.lab.layout import Lab, LabError
-from podwire.lab.topology import Station, next_client
+from podwire.lab.topology import Station, next_client, station_space
+from podwire.model.addresses import Address, show_address
 
 
 class Machines:
@@ -22,6 +23,8 @@ class Machines:
         self.clients: dict[str, Station] = {}
         self.off: set[str] = set()
         self._agents: dict[str, Process] = {}
+        self._routes: dict[str, dict[str, str]] = {}
+        """Of each client, destination → gateway."""
         self._watching: dict[str, asyncio.Task[None]] = {}
 
     async def set_up(self) -> None:
@@ -34,6 +37,10 @@ class Machines:
     def admin_sockets(self) -> dict[str, Path]:
         """Of the agents that run."""
         return {name: self.lab.node(name).admin_socket for name in self.nodes if self.pid(name) is not None}
+
+    def spaces(self) -> dict[str, str]:
+        """Of the nodes whose agents run."""
+        return {name: station_space(self.lab.name, name) for name in self.admin_sockets()}
 
     def pid(self, node: str) -> int | None:
         child = self._agents.get(node)
@@ -91,14 +98,42 @@ class Machines:
         if number is None:
             raise LabError("the fabric has no address left for another client")
         station = Station(name or f"client{number - 200}", number)
-        if not spaces.LAB_NAME.fullmatch(station.name):
+        if not topology.LAB_NAME.fullmatch(station.name):
             raise LabError(f"{name!r}: expected a client's name of at most 15 letters and digits, a letter first")
         if station.name in self.clients or station.name in self.nodes or station.name in ("fabric", "pod"):
             raise LabError(f"there is a {station.name} already")
         await spaces.plug_in(self.lab.name, station)
         self.clients[station.name] = station
-        await spaces.route_to(self.lab.name, station, self.nodes.values())
         return station
+
+    async def route(self, external: Collection[Address]) -> None:
+        """Tells the clients the ways to pods and external IPs. Raises ProgramError."""
+        nodes = self.nodes.values()
+        entry = next((node for node in nodes if node.name not in self.off), self.nodes[next(iter(self.nodes))])
+        ways = topology.ways_to_pods(nodes) | topology.ways_to_external(entry, external)
+        for client in self.clients.values():
+            await spaces.route(self.lab.name, client, self._routes.get(client.name, {}), ways)
+            self._routes[client.name] = ways
+
+    async def add_address(self, node: str) -> Station:
+        """Gives a node another place on the fabric, and keeps the old one, which is answered, for now.
+
+        Raises LabError or ProgramError.
+        """
+        self._check(node)
+        host = topology.next_host(self.nodes.values())
+        if host is None:
+            raise LabError("the fabric has no address left for a node")
+        before = self.nodes[node]
+        self.nodes[node] = before._replace(host=host)
+        await spaces.add_addresses(self.lab.name, self.nodes[node])
+        return before
+
+    async def drop_address(self, before: Station) -> None:
+        """Raises ProgramError."""
+        await spaces.remove_addresses(self.lab.name, before)
+        now = self.nodes[before.name]
+        self._say(f"{now.name}: now at {' and '.join(map(show_address, now.addresses))}")
 
     def _check(self, node: str) -> None:
         if node not in self.nodes:

@@ -6,8 +6,8 @@ Invariants: a whole name wins over the beginning of others; words that fit sever
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from podwire.lab.control import LabView
 from podwire.lab.layout import LabError
+from podwire.lab.views import LabView
 
 _SHORT = {
     "deploy": "deployment",

@@ -6,63 +6,81 @@ lost on the way shows as a timeout.
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 from podwire.dataplane.netlink import inside
+from podwire.lab import lookup
+from podwire.lab.questions import NO_NAME, REFUSED, RESET, STRANGE, TIMEOUT, UNREACHABLE, Answer, Lookup, Question
 from podwire.lab.responder import Reply
 from podwire.model.objects import Protocol
 
-REFUSED, TIMEOUT, UNREACHABLE, RESET, STRANGE = "refused", "timeout", "unreachable", "reset", "not a responder"
+TIME_LIMIT = 2.0
+"""Seconds."""
+_ENOUGH_LOST = 3
 
 
-class Answer(Struct, frozen=True):
-    """`error` "": it came, from `pod`. `asked_from`: the address that the asking socket had. `seconds`: until the
-    answer, or until it failed."""
-
-    pod: str = ""
-    node: str = ""
-    client: str = ""
-    port: int = 0
-    error: str = ""
-    asked_from: str = ""
-    seconds: float = 0.0
-
-    def __str__(self) -> str:
-        return self.error or self.pod
+def put(question: Question, count: int | None = None) -> Iterator[Answer]:
+    """Each time by a new connection or socket; `count` times, else so often that every backend had its turn. Where
+    nothing comes through it gives up."""
+    lost = 0
+    for number in range(question.times if count is None else count):
+        answer = _once(question, number)
+        yield answer
+        lost += answer.error == TIMEOUT
+        if lost == _ENOUGH_LOST:
+            return
 
 
-def ask(space: Path | None, address: str, port: int, protocol: Protocol = Protocol.TCP, timeout: float = 2.0) -> Answer:
-    """`space`: the path of a namespace, None for the caller's own; `timeout` in seconds.
+def _once(question: Question, number: int) -> Answer:
+    space, port, protocol = question.source.space, question.port, question.protocol
+    if question.lookup is None:
+        return ask(space, question.host, port, protocol)
+    if not question.server:
+        return look_up(space, question.host, question.lookup, port, protocol)
+    found = look_up(space, question.server, question.lookup)
+    if found.error or not found.records:
+        return Answer(error=found.error or NO_NAME, seconds=found.seconds)
+    addresses = sorted(found.records)
+    return msgspec.structs.replace(
+        ask(space, addresses[number % len(addresses)], port, protocol), records=found.records
+    )
+
+
+def ask(
+    space: Path | None, address: str, port: int, protocol: Protocol = Protocol.TCP, timeout: float = TIME_LIMIT
+) -> Answer:
+    """Who is there. `space`: the path of a namespace, None for the caller's own; `timeout` in seconds.
 
     Raises OSError where the namespace can't be entered.
     """
-    with open_socket(space, address, protocol) as it:
-        it.settimeout(timeout)
-        begin = time.perf_counter()
-        try:
-            it.connect((address, port))
-            it.sendall(b"who?\n")
-            text = _line(it)
-        except OSError as error:
-            return Answer(error=_in_words(error), seconds=time.perf_counter() - begin)
-        seconds, own = time.perf_counter() - begin, it.getsockname()[0]
-    try:
-        reply = msgspec.json.decode(text, type=Reply)
-    except msgspec.DecodeError:
-        return Answer(error=RESET if not text else STRANGE, asked_from=own, seconds=seconds)
-    return Answer(reply.pod, reply.node, reply.client, reply.port, "", own, seconds)
+    return _exchange(space, address, port, protocol, timeout, lambda it: _reply(_ask_who(it)))
 
 
-def ask_often(
-    count: int, space: Path | None, address: str, port: int, protocol: Protocol = Protocol.TCP, timeout: float = 2.0
-) -> Iterator[Answer]:
-    """One question after the other, each by a new connection or socket."""
-    for _ in range(count):
-        yield ask(space, address, port, protocol, timeout)
+def look_up(
+    space: Path | None,
+    server: str,
+    asked: Lookup,
+    port: int = 53,
+    protocol: Protocol = Protocol.UDP,
+    timeout: float = TIME_LIMIT,
+) -> Answer:
+    """What a name server of the lab says, and which one it is. Raises OSError where the namespace can't be entered."""
+    query = lookup.query(asked)
+
+    def put_it(it: socket.socket) -> Answer:
+        if protocol is Protocol.TCP:
+            it.sendall(len(query).to_bytes(2, "big") + query)
+            message = _read(it, int.from_bytes(_read(it, 2), "big"))
+        else:
+            it.sendall(query)
+            message = it.recv(65_535)
+        identity, records = lookup.read(message)
+        return msgspec.structs.replace(_reply(identity), records=records)
+
+    return _exchange(space, server, port, protocol, timeout, put_it)
 
 
 def open_socket(space: Path | None, address: str, protocol: Protocol = Protocol.TCP) -> socket.socket:
@@ -75,13 +93,52 @@ def open_socket(space: Path | None, address: str, protocol: Protocol = Protocol.
         return socket.socket(family, kind)
 
 
-def _line(it: socket.socket) -> bytes:
-    """Up to the end of a line, of a datagram or of the stream."""
+def _exchange(
+    space: Path | None,
+    address: str,
+    port: int,
+    protocol: Protocol,
+    timeout: float,
+    talk: Callable[[socket.socket], Answer],
+) -> Answer:
+    with open_socket(space, address, protocol) as it:
+        it.settimeout(timeout)
+        begin = time.perf_counter()
+        try:
+            it.connect((address, port))
+            answer, own = talk(it), it.getsockname()[0]
+        except OSError as error:
+            return Answer(error=_in_words(error), seconds=time.perf_counter() - begin)
+    return msgspec.structs.replace(answer, asked_from=own, seconds=time.perf_counter() - begin)
+
+
+def _reply(text: bytes) -> Answer:
+    try:
+        reply = msgspec.json.decode(text, type=Reply)
+    except msgspec.DecodeError:
+        return Answer(error=RESET if not text else STRANGE)
+    return Answer(reply.pod, reply.node, reply.client, reply.port)
+
+
+def _ask_who(it: socket.socket) -> bytes:
+    """The answer up to the end of a line, of a datagram or of the stream."""
+    it.sendall(b"who?\n")
     text = b""
     while not text.endswith(b"\n"):
         more = it.recv(65_536)
         if not more:
             break
+        text += more
+    return text
+
+
+def _read(it: socket.socket, length: int) -> bytes:
+    """So many bytes. Raises ConnectionResetError where the stream ends before."""
+    text = b""
+    while len(text) < length:
+        more = it.recv(length - len(text))
+        if not more:
+            raise ConnectionResetError
         text += more
     return text
 

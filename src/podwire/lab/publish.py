@@ -12,7 +12,7 @@ import msgspec
 
 from podwire.lab.expand import ObjectKey
 from podwire.lab.forms import Fields
-from podwire.lab.hosts import hosts
+from podwire.lab.names import resolv_conf
 
 Published = Mapping[str, bytes]
 """File name → content."""
@@ -33,11 +33,11 @@ def publish(directory: Path, staging: Path, before: Published, objects: Mapping[
     return after
 
 
-def publish_names(directory: Path, staging: Path, objects: Mapping[ObjectKey, Fields]) -> None:
-    """The names of Services, for the programs in pods. Raises OSError."""
-    for namespace, text in hosts(objects).items():
-        draft = staging / f"hosts.{namespace}"
-        draft.write_text(text, encoding="utf-8")
+def publish_resolver(directory: Path, staging: Path, objects: Mapping[ObjectKey, Fields]) -> None:
+    """resolv.conf(5) for the programs in pods, a file for each namespace that has pods. Raises OSError."""
+    for namespace in sorted({key.namespace for key in objects if key.kind == "Pod"}):
+        draft = staging / f"resolv.{namespace}"
+        draft.write_text(resolv_conf(objects, namespace), encoding="utf-8")
         draft.rename(directory / namespace)
 
 

@@ -1,130 +1,161 @@
-"""What a lab's network must answer, as questions with their right answers; and the judgement of what came. Pure.
+"""A question to a lab's network with its right answer, and the judgement of what came. Pure.
 
-Invariants: the right answer follows from the manifests alone. A row that is not as expected says what came instead.
+Invariants: an answer is right where exactly the wanted pods answered, each saw the client that it should, and a name
+server said the right records. A row that is not as expected says what came instead.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from podwire.lab.control import ClientView, LabView, NodeView, PodView, ServiceView
-from podwire.lab.probe import REFUSED, Answer
-from podwire.lab.spaces import path_of
+from msgspec import Struct
+
+from podwire.ipam.blocks import own_address
+from podwire.lab.views import NodeView, PodView
+from podwire.model.addresses import parse_prefix, show_address
 from podwire.model.objects import Protocol
 
 EACH = 20
 """Questions for each backend: with so many, a backend is passed over by chance once in 500 million times."""
 
+REFUSED, TIMEOUT, UNREACHABLE, RESET, STRANGE = "refused", "timeout", "unreachable", "reset", "not a responder"
+NO_NAME = "no such name"
+ITSELF = ""
+"""Of a client that a pod sees: the address that the asking socket had."""
+
+
+class Answer(Struct, frozen=True):
+    """`error` "": it came, from `pod`. `asked_from`: the address that the asking socket had. `seconds`: until the
+    answer, or until it failed. `records`: what a name server said."""
+
+    pod: str = ""
+    node: str = ""
+    client: str = ""
+    port: int = 0
+    error: str = ""
+    asked_from: str = ""
+    seconds: float = 0.0
+    records: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        return self.error or self.pod
+
+
+class Source(NamedTuple):
+    """Who asks. `node` "": from outside of the cluster; `pod` "": the node itself, or a pod of its network."""
+
+    words: str
+    space: Path
+    node: str = ""
+    pod: str = ""
+
+
+class Lookup(NamedTuple):
+    """A question for a name server. `kind`: A or AAAA."""
+
+    name: str
+    kind: str
+
 
 class Question(NamedTuple):
-    """`source` and `target` in words. `wanted`: the pods that shall answer, all of them and no other; none: refused."""
+    """`path`: the kind of way. `host`: an address; or, where `server` is a name server's address, the name that
+    `lookup` has, asked for before each connection. `wanted`: the pods that shall answer, all of them and no other, and
+    whom each sees; none: refused. `records`: the right answer to `lookup`, which without `server` is what is asked."""
 
-    source: str
-    space: Path
+    path: str
+    source: Source
     target: str
-    address: str
+    host: str
     port: int
     protocol: Protocol
-    wanted: frozenset[str]
+    wanted: Mapping[str, str]
+    lookup: Lookup | None = None
+    server: str = ""
+    records: frozenset[str] = frozenset()
 
     @property
     def place(self) -> str:
-        host = f"[{self.address}]" if ":" in self.address else self.address
+        host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}/{self.protocol.name}"
 
     @property
     def times(self) -> int:
         return EACH * max(1, len(self.wanted))
 
+    @property
+    def family(self) -> int:
+        """4 or 6: of the packets."""
+        return 6 if ":" in self.host or (self.server and self.lookup and self.lookup.kind == "AAAA") else 4
+
 
 class Row(NamedTuple):
-    """`latency`: median, in seconds, of an answer or a refusal; None where nothing was asked."""
+    """`seen`: whom the pods saw. `latency`: median, in seconds, of an answer or a refusal."""
 
-    source: str
-    target: str
-    place: str
+    question: Question
     expected: str
     answered: str
-    latency: float | None
+    seen: str
+    latency: float
     right: bool
 
 
-def judge(question: Question, answers: Sequence[Answer]) -> Row:
+class Step(NamedTuple):
+    """What one steady client heard while something changed. `then`: who answers it afterwards."""
+
+    way: str
+    requests: int
+    lost: int
+    refused: int
+    expected: str
+    then: str
+    right: bool
+
+
+class Change(NamedTuple):
+    """`seconds`: until the network had followed."""
+
+    words: str
+    seconds: float
+    steps: tuple[Step, ...]
+
+
+# --- judgement ---------------------------------------------------------------------------------
+
+
+def judge(question: Question, answers: Sequence[Answer], names: Mapping[str, str]) -> Row:
+    """`names`: of the nodes, by their addresses."""
     came = Counter(str(answer) for answer in answers)
+    good = [answer for answer in answers if not answer.error]
     count = len(question.wanted)
     expected = f"{count} pod{'s' * (count > 1)}" if count else REFUSED
-    right = came.keys() == (question.wanted or {REFUSED})
-    answered = expected if right else ", ".join(f"{what} ×{count}" for what, count in sorted(came.items()))
+    all_came = came.keys() == (question.wanted.keys() or {REFUSED})
+    answered = ", ".join(f"{what} ×{many}" for what, many in sorted(came.items()))
+    if all_came:
+        answered = f"{expected} on {', '.join(sorted({answer.node for answer in good}))}" if count else REFUSED
+    wrong = {answer.records for answer in good} - {question.records} if question.lookup else set()
+    if wrong:
+        answered = f"{answered}, saying {', '.join(sorted(next(iter(wrong)))) or 'nothing'}"
+    seen = {(answer.pod, ITSELF if answer.client == answer.asked_from else answer.client) for answer in good}
+    rightly_seen = seen == question.wanted.items()
+    told = _in_words((client for _, client in seen), names) if seen else ""
+    if all_came and not rightly_seen:
+        told = f"{told}, not {_in_words(question.wanted.values(), names)}"
     latency = median(answer.seconds for answer in answers)
-    return Row(question.source, question.target, question.place, expected, answered, latency, right)
+    return Row(question, expected, answered, told, latency, all_came and rightly_seen and not wrong)
 
 
-def questions(lab: LabView) -> Iterator[Question]:
-    """From pod to pod; from pods and nodes to every Service; from a backend to itself; to a port that nobody has; and
-    from clients to node ports."""
-    pods = [pod for pod in lab.pods if not pod.problem]
-    yield from _pod_to_pod(pods)
-    for service in lab.services:
-        yield from to_service(service, _strangers(service, pods), lab.nodes)
-    for service in sorted(lab.services, key=lambda it: len(it.backends))[:1]:
-        own = [pod for pod in pods if name_of(pod) in service.backends][:1]
-        for question in to_service(service, own, ()):
-            yield question._replace(target=f"itself by {question.target}")
-    for service in lab.services[:1]:
-        yield from _to_nobody(service, _strangers(service, pods), lab.nodes)
-    for service in lab.services:
-        yield from _to_node_ports(service, lab.clients, lab.nodes)
+def _in_words(clients: Iterable[str], names: Mapping[str, str]) -> str:
+    return ", ".join(sorted({"itself" if it == ITSELF else names.get(it, it) for it in clients}))
 
 
-def questions_of(lab: LabView, service: ServiceView) -> Iterator[Question]:
-    """Those to one Service alone."""
-    return to_service(service, _strangers(service, [pod for pod in lab.pods if not pod.problem]), lab.nodes)
+def names_of(nodes: Iterable[NodeView]) -> dict[str, str]:
+    """The nodes by their addresses on the fabric and among their pods."""
+    return {address: node.name for node in nodes for address in (*node.addresses, *map(own_of, node.pod_cidrs))}
 
 
-def to_service(service: ServiceView, pods: Iterable[PodView], nodes: Iterable[NodeView]) -> Iterator[Question]:
-    """Every address and port, from each of these."""
-    sources = [*_sources(pods), *((node.name, node.space) for node in nodes)]
-    for address in service.cluster_ips:
-        for text in service.ports if address != "None" else ():
-            number, _, protocol = parse_port(text)
-            for source, space in sources:
-                target = f"Service {service.name}"
-                yield Question(source, path_of(space), target, address, number, protocol, frozenset(service.backends))
-
-
-def _pod_to_pod(pods: Sequence[PodView]) -> Iterator[Question]:
-    for asked in [pod for pod in pods if pod.ports][:1]:
-        others = [pod for pod in pods if pod.workload != asked.workload] or [pod for pod in pods if pod is not asked]
-        number, _, protocol = parse_port(asked.ports[0])
-        for address in asked.addresses:
-            for source, space in _sources(_one_on_each(others)):
-                wanted = frozenset({name_of(asked)})
-                yield Question(source, path_of(space), _of(asked), address, number, protocol, wanted)
-
-
-def _to_nobody(service: ServiceView, pods: Iterable[PodView], nodes: Iterable[NodeView]) -> Iterator[Question]:
-    """A cluster IP is only its Service's: any other port is refused, not left to time out."""
-    taken = {parse_port(text)[0] for text in service.ports}
-    free = next(number for number in range(1, 65536) if number not in taken)
-    for question in to_service(service, pods, nodes):
-        target = f"{question.target}, no such port"
-        yield question._replace(target=target, port=free, protocol=Protocol.TCP, wanted=frozenset())
-
-
-def _to_node_ports(
-    service: ServiceView, clients: Iterable[ClientView], nodes: Collection[NodeView]
-) -> Iterator[Question]:
-    families = {":" in address for address in service.cluster_ips}
-    for text in service.ports:
-        _, outside, protocol = parse_port(text)
-        for client in clients if outside else ():
-            for node in nodes:
-                for address in node.addresses:
-                    if (":" in address) in families:
-                        target, wanted = f"Service {service.name}, {node.name}", frozenset(service.backends)
-                        yield Question(client.name, path_of(client.space), target, address, outside, protocol, wanted)
+# --- words -------------------------------------------------------------------------------------
 
 
 def parse_port(text: str) -> tuple[int, int, Protocol]:
@@ -138,24 +169,5 @@ def name_of(pod: PodView) -> str:
     return f"{pod.namespace}/{pod.name}"
 
 
-def _strangers(service: ServiceView, pods: Sequence[PodView]) -> list[PodView]:
-    """On each node a pod that is no backend; where all are, any of them."""
-    return _one_on_each([pod for pod in pods if name_of(pod) not in service.backends] or pods)
-
-
-def _one_on_each(pods: Iterable[PodView]) -> list[PodView]:
-    found: dict[str, PodView] = {}
-    for pod in pods:
-        found.setdefault(pod.node, pod)
-    return list(found.values())
-
-
-def _sources(pods: Iterable[PodView]) -> list[tuple[str, str]]:
-    """Words and namespace; the node is told where it makes a difference."""
-    listed = list(pods)
-    several = len({pod.node for pod in listed}) > 1
-    return [(f"{_of(pod)} on {pod.node}" if several else _of(pod), pod.space) for pod in listed]
-
-
-def _of(pod: PodView) -> str:
-    return f"pod of {pod.workload.rpartition('/')[2]}"
+def own_of(block: str) -> str:
+    return show_address(own_address(parse_prefix(block)))

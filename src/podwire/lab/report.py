@@ -1,17 +1,17 @@
-"""A lab's state for those who ask. Pure.
+"""A lab's state for those who ask.
 
 Invariants: everything is sorted, and in the words that a user types.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from podwire.lab import control
+from podwire.lab import views
 from podwire.lab.expand import Plan, PlannedService
 from podwire.lab.kubelet import LivePod
 from podwire.lab.layout import Lab
 from podwire.lab.machines import Machines
 from podwire.lab.slices import selected_by
-from podwire.lab.spaces import pod_space, station_space
+from podwire.lab.topology import pod_space, station_space
 from podwire.lab.workloads import PlannedPod
 from podwire.model.addresses import show_address
 from podwire.model.objects import PodKey
@@ -25,15 +25,17 @@ def report(
     machines: Machines,
     error: str,
     unsettled: Iterable[str],
-) -> control.LabView:
+) -> views.LabView:
     owners = {key: str(workload) for workload, keys in plan.workloads.items() for key in keys}
-    return control.LabView(
+    return views.LabView(
         name=lab.name,
         manifests=str(lab.manifests),
         nodes=tuple(_node(lab, name, machines, pods) for name in machines.nodes),
-        services=tuple(_service(it, plan, pods) for _, it in sorted(plan.services.items(), key=lambda i: str(i[0]))),
+        services=tuple(
+            _service(it, plan, pods, machines.off) for _, it in sorted(plan.services.items(), key=lambda i: str(i[0]))
+        ),
         workloads=tuple(
-            control.WorkloadView(str(key), len(keys), sum(one in pods for one in keys))
+            views.WorkloadView(str(key), len(keys), sum(one in pods for one in keys))
             for key, keys in sorted(plan.workloads.items())
         ),
         pods=tuple(
@@ -41,7 +43,7 @@ def report(
             for key, pod in sorted(plan.pods.items(), key=lambda item: str(item[0]))
         ),
         clients=tuple(
-            control.ClientView(name, tuple(map(show_address, it.addresses)), station_space(lab.name, name))
+            views.ClientView(name, tuple(map(show_address, it.addresses)), station_space(lab.name, name))
             for name, it in sorted(machines.clients.items())
         ),
         unused=plan.unused,
@@ -50,9 +52,9 @@ def report(
     )
 
 
-def _node(lab: Lab, name: str, machines: Machines, pods: Mapping[PodKey, LivePod]) -> control.NodeView:
+def _node(lab: Lab, name: str, machines: Machines, pods: Mapping[PodKey, LivePod]) -> views.NodeView:
     station = machines.nodes[name]
-    return control.NodeView(
+    return views.NodeView(
         name=name,
         on=name not in machines.off,
         agent=machines.agent_in_words(name),
@@ -65,32 +67,39 @@ def _node(lab: Lab, name: str, machines: Machines, pods: Mapping[PodKey, LivePod
     )
 
 
-def _pod(lab: Lab, pod: PlannedPod, workload: str, live: LivePod | None, trouble: str) -> control.PodView:
+def _pod(lab: Lab, pod: PlannedPod, workload: str, live: LivePod | None, trouble: str) -> views.PodView:
     space = station_space(lab.name, pod.node) if pod.host_network else pod_space(lab.name, pod.key)
-    return control.PodView(
+    return views.PodView(
         namespace=pod.key.namespace,
         name=pod.key.name,
         workload=workload,
         node=pod.node,
         addresses=tuple(map(show_address, live.addresses)) if live else (),
-        ports=tuple(f"{number}/{protocol.name}" for protocol, number in sorted(live.listeners.ports)) if live else (),
+        ports=tuple(map(str, sorted(live.listeners.ports))) if live else (),
         space=space,
         problem=trouble or ("" if live else "not begun"),
+        hostname=pod.object["spec"].get("hostname") or "",
+        subdomain=pod.object["spec"].get("subdomain") or "",
     )
 
 
-def _service(service: PlannedService, plan: Plan, pods: Mapping[PodKey, LivePod]) -> control.ServiceView:
+def _service(
+    service: PlannedService, plan: Plan, pods: Mapping[PodKey, LivePod], off: Collection[str]
+) -> views.ServiceView:
     spec, metadata = service.object["spec"], service.object["metadata"]
     ports = []
     for port in spec.get("ports") or ():
         outside = f":{port['nodePort']}" if port.get("nodePort") else ""
         ports.append(f"{port['port']}{outside}/{port['protocol']}")
-    serving = (key for key, pod in plan.pods.items() if key in pods and selected_by(service.form, pod))
-    return control.ServiceView(
+    alive = (key for key, live in pods.items() if key in plan.pods and live.pod.node not in off)
+    serving = (key for key in alive if selected_by(service.form, plan.pods[key]))
+    return views.ServiceView(
         namespace=metadata["namespace"],
         name=metadata["name"],
         type=spec["type"],
+        families=tuple(spec.get("ipFamilies") or ()),
         cluster_ips=tuple(spec.get("clusterIPs") or ()),
+        external_ips=tuple(spec.get("externalIPs") or ()),
         ports=tuple(ports),
         backends=tuple(sorted(f"{key.namespace}/{key.name}" for key in serving)),
     )

@@ -3,6 +3,7 @@
 Invariants: what the manifest says stays; only what it leaves open is filled in, with the API's own defaults.
 """
 
+import re
 from copy import deepcopy
 from typing import Any
 
@@ -10,13 +11,19 @@ from podwire.lab.allocation import HEADLESS, SINGLE, Held, PortKey, families_of
 from podwire.lab.forms import Fields, Service, port, read
 from podwire.model.addresses import show_address
 from podwire.model.objects import Protocol, ServiceKey
+from podwire.sources.fields import Invalid
 from podwire.sources.kubernetes import translate
+
+_HOST = re.compile(r"(?=.{1,253}\.?$)[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*\.?")
+"""A DNS name (RFC 1123), with or without its last dot."""
 
 
 def read_service(data: Fields) -> Service:
     """Raises Invalid for what an agent would refuse, and for what allocation and slices could not read."""
     service = read(data, Service)
     translate(dict(data))
+    if service.spec.type == "ExternalName" and not _HOST.fullmatch(service.spec.external_name or ""):
+        raise Invalid("spec.externalName", f"expected a DNS name, not {service.spec.external_name!r}")
     for position, one in enumerate(service.spec.ports or ()):
         if isinstance(one.target_port, int):
             port(one.target_port, f"spec.ports[{position}].targetPort")

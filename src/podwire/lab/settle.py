@@ -5,7 +5,7 @@ is what its admin API tells. Nothing is changed here.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from time import monotonic
 
@@ -16,7 +16,8 @@ from podwire.cli.client import Failed, ask
 from podwire.controller.events import KubeStateChange
 from podwire.controller.snapshot import fold
 from podwire.lab.forms import Fields
-from podwire.lab.topology import MTU, SERVICE_RANGES
+from podwire.lab.process import run
+from podwire.lab.topology import MTU, SERVICE_RANGES, Station, ways_to_pods
 from podwire.model.snapshot import Local, Snapshot
 from podwire.sources.kubernetes import translate
 
@@ -69,6 +70,27 @@ async def _await_one(node: str, path: Path, objects: list[Fields]) -> str:
         problem = _first_difference(wanted, held)
         await asyncio.sleep(_PAUSE)  # the admin API has no event to wait for
     return f"{node}: not programmed after {PATIENCE:.0f} s: {problem}"
+
+
+async def await_routes(nodes: Collection[Station], spaces: Mapping[str, str]) -> list[str]:
+    """Until each of the nodes in `spaces` (name → network namespace) has its routes to the others' pods. Answers
+    which has not in time, a line for each."""
+    lines = await asyncio.gather(*(_await_routes(name, space, nodes) for name, space in sorted(spaces.items())))
+    return [line for line in lines if line]
+
+
+async def _await_routes(name: str, space: str, nodes: Collection[Station]) -> str:
+    wanted = ways_to_pods([node for node in nodes if node.name != name])
+    until = monotonic() + PATIENCE
+    while monotonic() < until:
+        held: dict[str, str] = {}
+        for family in ("-4", "-6"):
+            _, out, _ = await run("ip", "-json", family, "-n", space, "route", "show")
+            held |= {it["dst"]: it.get("gateway", "") for it in msgspec.json.decode(out or "[]")}
+        if wanted.items() <= held.items():
+            return ""
+        await asyncio.sleep(_PAUSE)  # only the kernel knows
+    return f"{name}: no route to all other nodes after {PATIENCE:.0f} s"
 
 
 def _first_difference(wanted: Iterable[views.ServiceView], held: Iterable[views.ServiceView]) -> str:

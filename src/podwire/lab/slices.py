@@ -10,12 +10,13 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from podwire.lab.allocation import families_of, is_headless
-from podwire.lab.forms import Service
+from podwire.lab.forms import Service, ServicePort
 from podwire.lab.workloads import PlannedPod
 from podwire.model.addresses import Address, Family, family_of, show_address
 from podwire.model.objects import Protocol
 
 MANAGER = "podwire-lab"
+DNS_PORT = 53
 
 
 class RunningPod(NamedTuple):
@@ -34,6 +35,17 @@ class TargetPort(NamedTuple):
     number: int
 
 
+class Listen(NamedTuple):
+    """A port on which a pod's program listens. `dns`: as a name server."""
+
+    protocol: Protocol
+    number: int
+    dns: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.protocol.name}"
+
+
 def selected_by(service: Service, pod: PlannedPod) -> bool:
     selector = service.spec.selector or {}
     return (
@@ -45,23 +57,29 @@ def selected_by(service: Service, pod: PlannedPod) -> bool:
 
 def target_ports(service: Service, pod: PlannedPod) -> tuple[TargetPort, ...]:
     """The Service's ports as this pod has them. A name that the pod doesn't know is left out, as the API does."""
-    found = []
-    for port in service.spec.ports or ():
-        protocol, target = port.protocol or "TCP", port.target_port or port.port
-        if isinstance(target, str):
-            named = [p.number for p in pod.ports if p.name == target and p.protocol.name == protocol]
-            target = named[0] if named else 0
-        if target:
-            found.append(TargetPort(port.name or "", protocol, target))
-    return tuple(found)
+    resolved = ((port, _resolve(port, pod)) for port in service.spec.ports or ())
+    return tuple(TargetPort(port.name or "", port.protocol or "TCP", number) for port, number in resolved if number)
 
 
-def listens_on(pod: PlannedPod, services: Iterable[Service]) -> frozenset[tuple[Protocol, int]]:
-    """Where the pod's program listens: the declared ports, or without any what its Services aim at."""
-    if pod.ports:
-        return frozenset((port.protocol, port.number) for port in pod.ports)
-    aimed = (port for service in services if selected_by(service, pod) for port in target_ports(service, pod))
-    return frozenset((Protocol[port.protocol], port.number) for port in aimed)
+def _resolve(port: ServicePort, pod: PlannedPod) -> int:
+    """0: the pod has no port of that name."""
+    target = port.target_port or port.port
+    if isinstance(target, int):
+        return target
+    named = (it for it in pod.ports if it.name == target and it.protocol.name == (port.protocol or "TCP"))
+    return next((it.number for it in named), 0)
+
+
+def listens_on(pod: PlannedPod, services: Iterable[Service], names: Service | None = None) -> frozenset[Listen]:
+    """Where the pod's program listens: the declared ports, or without any what its Services aim at. `names`: the
+    cluster DNS, whose port 53 leads to name servers."""
+    aimed = (it for service in services if selected_by(service, pod) for it in target_ports(service, pod))
+    ports = {(it.protocol, it.number) for it in pod.ports} or {(Protocol[it.protocol], it.number) for it in aimed}
+    asked: set[tuple[Protocol, int]] = set()
+    if names is not None and selected_by(names, pod):
+        own = (it for it in names.spec.ports or () if it.port == DNS_PORT)
+        asked = {(Protocol[it.protocol or "TCP"], _resolve(it, pod)) for it in own}
+    return frozenset(Listen(*port, dns=port in asked) for port in ports)
 
 
 def slices_of(service: Service, pods: Iterable[RunningPod]) -> list[dict[str, Any]]:

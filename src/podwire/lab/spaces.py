@@ -6,42 +6,17 @@ no prefix is another's beginning.
 """
 
 import os
-import re
-from collections.abc import Iterable, Iterator
-from hashlib import sha256
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from podwire.dataplane.linux import sysctl
+from podwire.dataplane.netlink import inside
 from podwire.lab.process import Process, identify, ip_batch
-from podwire.lab.topology import ROUTER, Station
+from podwire.lab.topology import ROUTER, RUN, Station, fabric_space, path_of, station_space
 from podwire.model.addresses import IPV6, show_address
-from podwire.model.objects import PodKey
-
-RUN = Path("/run/netns")
-"""Where ip-netns(8) keeps names."""
-LAB_NAME = re.compile(r"[a-z][a-z0-9]{0,14}")
-_LONGEST = 200  # of the 255 bytes that a file name has
 
 INTERFACE = "eth0"
 _BRIDGE = "fabric"
-
-
-def fabric_space(lab: str) -> str:
-    return f"pw-{lab}-fabric"
-
-
-def station_space(lab: str, name: str) -> str:
-    """A node's or client's namespace."""
-    return f"pw-{lab}-{name}"
-
-
-def pod_space(lab: str, pod: PodKey) -> str:
-    """A namespace's name has no dot, so the first one ends it. What is too long for a file name ends in a hash."""
-    name = f"pw-{lab}-pod-{pod.namespace}.{pod.name}"
-    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}-{sha256(name.encode()).hexdigest()[:12]}"
-
-
-def path_of(space: str) -> Path:
-    return RUN / space
 
 
 def spaces_of(lab: str) -> list[str]:
@@ -99,14 +74,25 @@ async def plug_in(lab: str, station: Station) -> None:
     )
 
 
-async def route_to(lab: str, client: Station, nodes: Iterable[Station]) -> None:
-    """The pods' ranges by way of their nodes, as a router beside the cluster would know them. Raises ProgramError."""
-    lines = [
-        f"route add {block} via {show_address(gateway)}"
-        for node in nodes
-        for block, gateway in zip(node.pod_blocks, node.addresses, strict=True)
-    ]
-    await ip_batch(lines, station_space(lab, client.name))
+async def route(lab: str, client: Station, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """From some routes, destination → gateway, to others. Raises ProgramError."""
+    gone = [f"route del {destination}" for destination in before.keys() - after.keys()]
+    new = [f"route replace {to} via {gateway}" for to, gateway in after.items() if before.get(to) != gateway]
+    await ip_batch([*gone, *new], station_space(lab, client.name))
+
+
+async def add_addresses(lab: str, station: Station) -> None:
+    """Beside those that it has, which may then go without these. Raises ProgramError or OSError."""
+    with path_of(station_space(lab, station.name)).open("rb") as space, inside(space.fileno()):
+        # Else an interface's further IPv4 addresses go with its first one.
+        sysctl.write(f"net/ipv4/conf/{INTERFACE}/promote_secondaries", "1")
+    await ip_batch(_addresses(station, INTERFACE), station_space(lab, station.name))
+
+
+async def remove_addresses(lab: str, station: Station) -> None:
+    """Raises ProgramError."""
+    lines = [f"address del {show_address(it)}/{prefix.length} dev {INTERFACE}" for prefix, it in station.networks]
+    await ip_batch(lines, station_space(lab, station.name))
 
 
 async def set_wire(lab: str, station: Station, up: bool) -> None:

@@ -8,19 +8,23 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 
-from podwire.lab import control, kubelet
+from podwire.lab import control, kubelet, nameserver
 from podwire.lab.attach import AttachError
 from podwire.lab.expand import ManifestsError, ObjectKey, Plan, Scaled, expand, objects
 from podwire.lab.layout import Lab, LabError
 from podwire.lab.machines import Machines
+from podwire.lab.names import zone
 from podwire.lab.process import ProgramError
-from podwire.lab.publish import Published, publish, publish_names
+from podwire.lab.publish import Published, publish, publish_resolver
 from podwire.lab.report import report
-from podwire.lab.settle import await_settled
-from podwire.lab.slices import RunningPod, listens_on
+from podwire.lab.settle import await_routes, await_settled
+from podwire.lab.slices import Listen, RunningPod, listens_on
+from podwire.lab.system import DNS_SERVICE, SYSTEM
 from podwire.lab.userfiles import read_directory
+from podwire.lab.views import LabView
 from podwire.lab.workloads import PlannedPod
-from podwire.model.objects import PodKey
+from podwire.model.addresses import Address, parse_address
+from podwire.model.objects import PodKey, ServiceKey
 
 _AT_ONCE = 8
 """Pods begun or ended at the same time."""
@@ -36,9 +40,10 @@ class Supervisor:
         self.unsettled: list[str] = []
         self.error = ""
         """What is wrong with the manifests now; the plan is of when they were right."""
-        self._plan = expand([], lab.nodes, now=_now())
+        self._plan = expand([], lab.nodes, now=_now(), system=SYSTEM)
         self._scaled: dict[ObjectKey, Scaled] = {}
         self._published: Published = {}
+        self._names = nameserver.Published()
         self._due = False
         """Whether pods and objects may lag behind the plan."""
         self._turn = asyncio.Lock()
@@ -79,7 +84,7 @@ class Supervisor:
             return control.Reply(error=str(error))
         return control.Reply(lab=self.view(), name=name)
 
-    def view(self) -> control.LabView:
+    def view(self) -> LabView:
         troubles = dict(self.troubles)
         return report(self.lab, self._plan, self.pods, troubles, self.machines, self.error, self.unsettled)
 
@@ -108,8 +113,12 @@ class Supervisor:
                 case control.StartNode(node):
                     await self.machines.start_node(node)
                     await self._converge()
+                case control.Readdress(node):
+                    await self._readdress(node)
                 case control.MakeClient(name):
-                    return (await self.machines.make_client(name)).name
+                    client = await self.machines.make_client(name)
+                    await self.machines.route(self._external_ips())
+                    return client.name
         return ""
 
     async def _scale(self, workload: str, replicas: int) -> None:
@@ -127,9 +136,19 @@ class Supervisor:
             raise LabError(str(error)) from None
         await self._converge()
 
+    async def _readdress(self, node: str) -> None:
+        """The new address is there before anybody is told, and the old one until everybody has acted."""
+        before = await self.machines.add_address(node)
+        for live in self.pods.values():
+            if live.sandbox is None and live.pod.node == node:
+                live.addresses = self.machines.nodes[node].addresses
+        await self._converge()
+        self.unsettled += await await_routes(self.machines.nodes.values(), self.machines.spaces())
+        await self.machines.drop_address(before)
+
     async def _read(self) -> Plan:
         manifests = await asyncio.to_thread(read_directory, self.lab.manifests)
-        plan = expand(manifests, self.lab.nodes, self._plan.given, self._scaled, _now())
+        plan = expand(manifests, self.lab.nodes, self._plan.given, self._scaled, _now(), SYSTEM)
         self._scaled = {key: it for key, it in self._scaled.items() if plan.declared.get(key) == it.instead_of}
         return plan
 
@@ -150,6 +169,7 @@ class Supervisor:
         await self._each(self._begin, wanted.keys() - self.pods.keys())
         await self._each(self._listen, self.pods.keys() - leaving)
         await self._publish(leaving)
+        await self.machines.route(self._external_ips())
         await self._each(self._finish, leaving - renewed)
         for key, trouble in sorted(self.troubles.items(), key=lambda item: str(item[0])):
             self._say(f"{key}: {trouble}")
@@ -165,8 +185,9 @@ class Supervisor:
             for key, live in self.pods.items()
             if key not in leaving
         }
-        now = objects(self._plan, running, frozenset(self.machines.off))
-        await asyncio.to_thread(publish_names, self.lab.hosts, self.lab.staging, now)
+        now = objects(self._plan, running, frozenset(self.machines.off), self.machines.nodes.values())
+        self._names.zone = zone(now)
+        await asyncio.to_thread(publish_resolver, self.lab.resolver, self.lab.staging, now)
         self._published = await asyncio.to_thread(publish, self.lab.cluster, self.lab.staging, self._published, now)
         self.unsettled = await await_settled(self.machines.admin_sockets(), now.values())
 
@@ -189,16 +210,24 @@ class Supervisor:
         elif pod.node in self.machines.off:
             self.troubles[key] = f"{pod.node} is off"
         else:
-            self.pods[key] = await kubelet.begin(self.lab, pod, self._ports(pod))
+            self.pods[key] = await kubelet.begin(
+                self.lab, pod, self.machines.nodes[pod.node], self._ports(pod), self._names
+            )
 
     async def _listen(self, key: PodKey) -> None:
-        await kubelet.listen(self.pods[key], self._ports(self._plan.pods[key]))
+        await kubelet.listen(self.pods[key], self._ports(self._plan.pods[key]), self._names)
 
     async def _finish(self, key: PodKey) -> None:
         await kubelet.finish(self.lab, self.pods.pop(key))
 
-    def _ports(self, pod: PlannedPod) -> kubelet.Ports:
-        return listens_on(pod, (service.form for service in self._plan.services.values()))
+    def _external_ips(self) -> list[Address]:
+        return [
+            parse_address(ip) for it in self._plan.services.values() for ip in it.object["spec"].get("externalIPs", ())
+        ]
+
+    def _ports(self, pod: PlannedPod) -> frozenset[Listen]:
+        forms = {key: service.form for key, service in self._plan.services.items()}
+        return listens_on(pod, forms.values(), forms.get(ServiceKey(DNS_SERVICE.namespace, DNS_SERVICE.name)))
 
 
 def _now() -> str:

@@ -3,11 +3,16 @@
 Invariants: nothing is told by colour alone. A cell is one line, so that `grep` finds whole rows.
 """
 
+from collections.abc import Sequence
+from statistics import median
+
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from podwire.lab.control import LabView
+from podwire.lab.questions import Change, Row
+from podwire.lab.views import LabView
 
 
 def lab(seen: LabView) -> RenderableType:
@@ -24,6 +29,51 @@ def lab(seen: LabView) -> RenderableType:
     notes += [Text(line, "red") for line in seen.problems]
     notes += [Text(f"wrong, and not in force: {line}", "red") for line in seen.error.splitlines()]
     return Group(*parts, *([Text()] if notes else []), *notes)
+
+
+def ways(rows: Sequence[Row]) -> RenderableType:
+    """A row for each kind of way: one of them, and the medians of all, by protocol and family. What is wrong has a row
+    of its own."""
+    kinds: dict[str, list[Row]] = {}
+    for row in rows:
+        kinds.setdefault(row.question.path, []).append(row)
+    variants = sorted({_variant(row) for row in rows})
+    table = _table("WAY", "SUCH AS", "EXPECTED", "ANSWERED BY", "CLIENT SEEN", wrap=True)
+    for _, _, name in variants:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for path, alike in kinds.items():
+        medians = []
+        for variant in variants:
+            held = [row.latency for row in alike if _variant(row) == variant]
+            medians.append(f"{median(held) * 1e3:.2f}" if held else "")
+        for row in [row for row in alike if not row.right] or alike[:1]:
+            place = row.question.lookup.name if row.question.lookup else row.question.place
+            table.add_row(path, place, row.expected, row.answered, row.seen, *medians, _verdict(row.right))
+    names = ", ".join(name for _, _, name in variants)
+    return Group(table, Text(f"{names}: median until the answer, in milliseconds"))
+
+
+def _variant(row: Row) -> tuple[int, int, str]:
+    """Sorted as they shall stand: IPv4 first."""
+    family, protocol = row.question.family, row.question.protocol
+    return family, protocol.value, f"{protocol.name}{'6' if family == 6 else ''}"
+
+
+def change(happened: Change) -> RenderableType:
+    """With columns that are as wide for every change, since each is printed once it has happened."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for width in (22, 15, 7, 12, 37, 28, 5):
+        table.add_column(min_width=width)
+    for it in happened.steps:
+        counts = (f"{it.requests:,} requests", f"{it.lost} lost", f"{it.refused} refused") if it.requests else ("",) * 3
+        table.add_row(it.way, *counts, it.expected, it.then, _verdict(it.right))
+    head = Text(f"{happened.words} ({happened.seconds:.2f} s)")
+    return Group(Padding(head, (0, 0, 0, 2)), Padding(table, (0, 0, 0, 6), expand=False))
+
+
+def _verdict(right: bool) -> Text:
+    return Text("ok", "green") if right else Text("WRONG", "bold red")
 
 
 def _nodes(seen: LabView) -> Table:
@@ -59,8 +109,8 @@ def _pods(seen: LabView) -> Table:
     return table
 
 
-def _table(*columns: str) -> Table:
+def _table(*columns: str, wrap: bool = False) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in columns:
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, no_wrap=not wrap)
     return table

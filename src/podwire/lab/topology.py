@@ -3,10 +3,24 @@
 Invariants: the number of a node says all of its addresses. Two labs have the same ones, each behind its own fabric.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from podwire.model.addresses import FAMILIES, IPV4, IPV6, Address, Family, Prefix, parse_prefix, show_address
+from podwire.model.addresses import (
+    FAMILIES,
+    IPV4,
+    IPV6,
+    Address,
+    Family,
+    Prefix,
+    family_of,
+    parse_prefix,
+    show_address,
+)
+from podwire.model.objects import PodKey
 
 SERVICE_RANGES: dict[Family, Prefix] = {IPV4: parse_prefix("10.96.0.0/16"), IPV6: parse_prefix("fd00:96::/112")}
 FABRIC: dict[Family, Prefix] = {IPV4: parse_prefix("192.168.99.0/24"), IPV6: parse_prefix("fd00:99::/64")}
@@ -17,16 +31,24 @@ MOST_NODES = 200
 _FIRST_CLIENT, _LAST_CLIENT, _ROUTER = 201, 250, 254
 MTU = 1500
 
+RUN = Path("/run/netns")
+"""Where ip-netns(8) keeps names."""
+LAB_NAME = re.compile(r"[a-z][a-z0-9]{0,14}")
+"""No dash, so that no lab's namespaces begin as another's do."""
+_LONGEST = 200  # of the 255 bytes that a file name has
+
 
 class Station(NamedTuple):
-    """A node or client on the fabric. `addresses` and `pod_blocks`: IPv4 first; a client has no blocks."""
+    """A node or client on the fabric. `addresses` and `pod_blocks`: IPv4 first; a client has no blocks. `host`: where
+    on the fabric it is, once it has moved from its own number's place."""
 
     name: str
     number: int
+    host: int = 0
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        return tuple(FABRIC[family].nth(self.number) for family in FAMILIES)
+        return tuple(FABRIC[family].nth(self.host or self.number) for family in FAMILIES)
 
     @property
     def networks(self) -> tuple[tuple[Prefix, Address], ...]:
@@ -55,6 +77,31 @@ def next_client(taken: frozenset[int]) -> int | None:
     return next((n for n in range(_FIRST_CLIENT, _LAST_CLIENT + 1) if n not in taken), None)
 
 
+def next_host(nodes: Collection[Station]) -> int | None:
+    """Where a node can move to; None where the fabric is full."""
+    taken = {node.number for node in nodes} | {node.host for node in nodes}
+    return next((n for n in range(1, MOST_NODES + 1) if n not in taken), None)
+
+
+def ways_to_pods(nodes: Iterable[Station]) -> dict[str, str]:
+    """Destination → gateway: each node's blocks by way of that node."""
+    return {
+        str(block): show_address(gateway)
+        for node in nodes
+        for block, gateway in zip(node.pod_blocks, node.addresses, strict=True)
+    }
+
+
+def ways_to_external(entry: Station, addresses: Iterable[Address]) -> dict[str, str]:
+    """Destination → gateway: external IPs by way of one node; those on the fabric need none."""
+    found = {}
+    for address in addresses:
+        family = family_of(address)
+        if address not in FABRIC[family]:
+            found[show_address(address)] = show_address(entry.addresses[FAMILIES.index(family)])
+    return found
+
+
 def labels_of(node: Station) -> dict[str, str]:
     return {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"}
 
@@ -74,3 +121,22 @@ def node_object(node: Station, ready: bool, created: str) -> dict[str, Any]:
             "conditions": [condition],
         },
     }
+
+
+def fabric_space(lab: str) -> str:
+    return f"pw-{lab}-fabric"
+
+
+def station_space(lab: str, name: str) -> str:
+    """A node's or client's namespace."""
+    return f"pw-{lab}-{name}"
+
+
+def pod_space(lab: str, pod: PodKey) -> str:
+    """A namespace's name has no dot, so the first one ends it. What is too long for a file name ends in a hash."""
+    name = f"pw-{lab}-pod-{pod.namespace}.{pod.name}"
+    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}-{sha256(name.encode()).hexdigest()[:12]}"
+
+
+def path_of(space: str) -> Path:
+    return RUN / space

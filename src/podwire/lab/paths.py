@@ -1,0 +1,253 @@
+"""Every way there is through a lab's network, as questions with their right answers. Pure.
+
+Invariants: the right answer follows from the manifests alone: who answers, and whom they see as their client. A client
+is seen as it is wherever the answer comes back by the node that balances; else that node stands in for it.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from podwire.lab.names import DOMAIN
+from podwire.lab.questions import ITSELF, Lookup, Question, Source, name_of, own_of, parse_port
+from podwire.lab.system import DNS_SERVICE
+from podwire.lab.topology import path_of
+from podwire.lab.views import LabView, PodView, ServiceView
+from podwire.model.objects import Protocol
+
+
+def questions(lab: LabView) -> Iterator[Question]:
+    yield from _to_pods(lab)
+    for service in lab.services:
+        yield from to_service(lab, service)
+    for service in lab.services:
+        yield from _to_itself(lab, service)
+    for service in lab.services:
+        yield from _by_name(lab, service)
+    for service in lab.services:
+        yield from _to_node_ports(lab, service)
+        yield from _to_external_ips(lab, service)
+    for service in [it for it in lab.services if balanced(it)][:1]:
+        yield from _to_nobody(lab, service)
+
+
+def behind(lab: LabView, question: Question) -> frozenset[str]:
+    """Who answers there as the lab is now; nobody: it is refused."""
+    service = service_at(lab, question)
+    return frozenset(service.backends) if service is not None else frozenset()
+
+
+def service_at(lab: LabView, question: Question) -> ServiceView | None:
+    """The Service that has this address, port and protocol."""
+    hosts = {address for node in lab.nodes for address in node.addresses}
+    for service in lab.services:
+        for number, outside, protocol in map(parse_port, service.ports):
+            own = question.host in (*service.cluster_ips, *service.external_ips) and question.port == number
+            if protocol is question.protocol and (own or (question.host in hosts and question.port == outside)):
+                return service
+    return None
+
+
+def to_service(lab: LabView, service: ServiceView) -> Iterator[Question]:
+    """From a pod on each node that is no backend, and from each node, to every cluster IP and port."""
+    names = _is_dns(service)
+    what = ("cluster DNS" if names else "cluster IP") if service.backends else "Service without backends"
+    for source in _insiders(lab, service):
+        for host in service.cluster_ips if balanced(service) else ():
+            for number, _, protocol in map(parse_port, service.ports):
+                wanted = _clients(lab, service, source, source.node, host)
+                path = f"{_kind(source)} to {what}"
+                question = Question(path, source, _of(service), host, number, protocol, wanted)
+                if names:
+                    question = question._replace(lookup=_lookup(service, host), records=frozenset({host}))
+                yield question
+
+
+def _to_pods(lab: LabView) -> Iterator[Question]:
+    """To the first pod that listens: from a pod on each node, from the nodes and from outside."""
+    pods = _running(lab)
+    for asked in [pod for pod in pods if pod.ports and not _is_dns(pod)][:1]:
+        others = [pod for pod in pods if pod.workload != asked.workload] or [pod for pod in pods if pod is not asked]
+        number, _, protocol = parse_port(asked.ports[0])
+        for source in (*(_pod(lab, pod) for pod in _one_on_each(others)), *_nodes(lab), *_outside(lab)):
+            where = f", {'same' if source.node == asked.node else 'other'} node" if source.node else ""
+            for host in asked.addresses:
+                path = f"{_kind(source)} to pod{where}"
+                yield Question(path, source, _words(asked), host, number, protocol, {name_of(asked): ITSELF})
+
+
+def _to_itself(lab: LabView, service: ServiceView) -> Iterator[Question]:
+    """From the only backend."""
+    own = [_pod(lab, pod) for pod in _backends(lab, service)]
+    if len(own) == 1 and own[0].pod and balanced(service):
+        for host in service.cluster_ips:
+            for number, _, protocol in map(parse_port, service.ports):
+                wanted = _clients(lab, service, own[0], own[0].node, host)
+                path = "backend to itself by cluster IP"
+                yield Question(path, own[0], _of(service), host, number, protocol, wanted)
+
+
+def _by_name(lab: LabView, service: ServiceView) -> Iterator[Question]:
+    """What its name means, and those of its pods; and the way to the pods of a headless one."""
+    server = next((it for it in lab.services if _is_dns(it) and it.backends and balanced(it)), None)
+    if server is None:
+        return
+    source, number = _insiders(lab, service)[0], parse_port(server.ports[0])[0]
+    asked = Question("", source, "", server.cluster_ips[0], number, Protocol.UDP, {})
+    asked = asked._replace(wanted=_clients(lab, server, source, source.node, asked.host))
+    pods = _backends(lab, service)
+    listed = service.cluster_ips if balanced(service) else [address for pod in pods for address in pod.addresses]
+    whole = "Service's name" if balanced(service) else "headless Service's name"
+    for path, name, addresses in (
+        (whole, _full_name(service), listed),
+        *(("pod's name", f"{it.hostname}.{_full_name(service)}", it.addresses) for it in pods if _named(it, service)),
+    ):
+        for lookup, records in _by_kind(service, name, addresses):
+            question = asked._replace(path=f"{path} by DNS", target=lookup.name, lookup=lookup, records=records)
+            yield question
+            if name == _full_name(service) and not balanced(service):
+                for port, _, protocol in map(parse_port, service.ports):
+                    yield Question(
+                        path="pod to headless Service by DNS",
+                        source=source,
+                        target=_of(service),
+                        host=lookup.name,
+                        port=port,
+                        protocol=protocol,
+                        wanted=dict.fromkeys(service.backends, ITSELF),
+                        lookup=lookup,
+                        server=asked.host,
+                        records=records,
+                    )
+
+
+def _to_node_ports(lab: LabView, service: ServiceView) -> Iterator[Question]:
+    families = {":" in address for address in service.cluster_ips}
+    for _, number, protocol in map(parse_port, service.ports):
+        for source in (*_insiders(lab, service)[:1], *_nodes(lab)[:1], *_outside(lab)) if number else ():
+            for node in [it for it in lab.nodes if it.on]:
+                whose = f", {'own' if node.name == source.node else 'other'} node" if source.node else ""
+                for host in [address for address in node.addresses if (":" in address) in families]:
+                    wanted = _clients(lab, service, source, node.name, host)
+                    path, target = f"{_kind(source)} to node port{whose}", f"{_of(service)}, {node.name}"
+                    yield Question(path, source, target, host, number, protocol, wanted)
+
+
+def _to_external_ips(lab: LabView, service: ServiceView) -> Iterator[Question]:
+    """Whoever is outside comes by the first node that is on."""
+    entry = next(it.name for it in lab.nodes if it.on)
+    for host in service.external_ips:
+        for number, _, protocol in map(parse_port, service.ports):
+            for source in (*_insiders(lab, service)[:1], *_nodes(lab)[:1], *_outside(lab)):
+                wanted = _clients(lab, service, source, source.node or entry, host)
+                path = f"{_kind(source)} to external IP"
+                yield Question(path, source, _of(service), host, number, protocol, wanted)
+
+
+def _to_nobody(lab: LabView, service: ServiceView) -> Iterator[Question]:
+    """A cluster IP is only its Service's: any other port is refused, not left to time out."""
+    taken = {parse_port(text)[0] for text in service.ports}
+    free = next(number for number in range(1, 65536) if number not in taken)
+    for source in _insiders(lab, service):
+        for host in service.cluster_ips:
+            path = f"{_kind(source)} to a port that no Service has"
+            yield Question(path, source, _of(service), host, free, Protocol.TCP, {})
+
+
+def _clients(lab: LabView, service: ServiceView, source: Source, entry: str, host: str) -> dict[str, str]:
+    """Whom each backend sees. `entry`: the node that balances."""
+    node = next(it for it in lab.nodes if it.name == entry)
+    on_fabric = next(it for it in node.addresses if (":" in it) == (":" in host))
+    among_pods = next(own_of(it) for it in node.pod_cidrs if (":" in it) == (":" in host))
+    found = {}
+    for pod in _backends(lab, service):
+        found[name_of(pod)] = ITSELF if entry in (source.node, pod.node) else on_fabric
+        if name_of(pod) == source.pod and entry == source.node:
+            found[name_of(pod)] = among_pods  # or its answer would never leave it
+    return found
+
+
+# --- the lab -----------------------------------------------------------------------------------
+
+
+def balanced(service: ServiceView) -> bool:
+    """Whether it has cluster IPs."""
+    return bool(service.cluster_ips) and "None" not in service.cluster_ips
+
+
+def _running(lab: LabView) -> list[PodView]:
+    return [pod for pod in lab.pods if not pod.problem]
+
+
+def _backends(lab: LabView, service: ServiceView) -> list[PodView]:
+    return [pod for pod in _running(lab) if name_of(pod) in service.backends]
+
+
+def _insiders(lab: LabView, service: ServiceView) -> list[Source]:
+    """On each node a pod that is no backend; where all are, any of them. Then the nodes."""
+    pods = _running(lab)
+    strangers = [pod for pod in pods if name_of(pod) not in service.backends] or pods
+    return [*(_pod(lab, pod) for pod in _one_on_each(strangers)), *_nodes(lab)]
+
+
+def _one_on_each(pods: Iterable[PodView]) -> list[PodView]:
+    """Those of the user before those of the lab."""
+    found: dict[str, PodView] = {}
+    for pod in sorted(pods, key=_is_dns):
+        found.setdefault(pod.node, pod)
+    return [found[node] for node in sorted(found)]
+
+
+def _nodes(lab: LabView) -> list[Source]:
+    return [Source(node.name, path_of(node.space), node.name) for node in lab.nodes if node.on]
+
+
+def _outside(lab: LabView) -> list[Source]:
+    return [Source(it.name, path_of(it.space)) for it in lab.clients]
+
+
+def _pod(lab: LabView, pod: PodView) -> Source:
+    hosted = any(pod.space == node.space for node in lab.nodes)
+    return Source(f"{_words(pod)} on {pod.node}", path_of(pod.space), pod.node, "" if hosted else name_of(pod))
+
+
+def _is_dns(thing: ServiceView | PodView) -> bool:
+    """The cluster DNS or, as far as names tell, one of its pods."""
+    if isinstance(thing, PodView):
+        return thing.namespace == DNS_SERVICE.namespace
+    return (thing.namespace, thing.name) == (DNS_SERVICE.namespace, DNS_SERVICE.name)
+
+
+# --- names and words ---------------------------------------------------------------------------
+
+
+def _full_name(service: ServiceView) -> str:
+    return f"{service.name}.{service.namespace}.svc.{DOMAIN}"
+
+
+def _named(pod: PodView, service: ServiceView) -> bool:
+    """Whether it has a name below the Service's."""
+    return bool(pod.hostname) and pod.subdomain == service.name
+
+
+def _lookup(service: ServiceView, host: str) -> Lookup:
+    return Lookup(_full_name(service), "AAAA" if ":" in host else "A")
+
+
+def _by_kind(service: ServiceView, name: str, addresses: Iterable[str]) -> Iterator[tuple[Lookup, frozenset[str]]]:
+    """For each family of the Service the question and its right answer, where there is one."""
+    listed = list(addresses)
+    for family, kind, mark in (("IPv4", "A", "."), ("IPv6", "AAAA", ":")):
+        records = frozenset(address for address in listed if mark in address)
+        if family in service.families and records:
+            yield Lookup(name, kind), records
+
+
+def _kind(source: Source) -> str:
+    return "client" if not source.node else "pod" if source.pod else "node"
+
+
+def _words(pod: PodView) -> str:
+    return f"pod of {pod.workload.rpartition('/')[2]}"
+
+
+def _of(service: ServiceView) -> str:
+    return f"Service {service.name}"

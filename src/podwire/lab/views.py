@@ -1,0 +1,77 @@
+"""A lab as those who ask see it: frozen values. Pure.
+
+Invariants: names are those that a user types; addresses are text.
+"""
+
+from msgspec import Struct
+
+
+class NodeView(Struct, frozen=True):
+    """`agent`: how it is, in words; `pid` None where it doesn't run. `space`: the namespace's name."""
+
+    name: str
+    on: bool
+    agent: str
+    pid: int | None
+    addresses: tuple[str, ...]
+    pod_cidrs: tuple[str, ...]
+    space: str
+    pods: int
+    admin_socket: str
+
+
+class PodView(Struct, frozen=True):
+    """`problem` "": it runs. `workload`: KIND/NAMESPACE/NAME. `ports` as `80/TCP`. `space`: the namespace's name.
+    `subdomain`: the Service of its namespace below which it has a name, `hostname`."""
+
+    namespace: str
+    name: str
+    workload: str
+    node: str
+    addresses: tuple[str, ...]
+    ports: tuple[str, ...]
+    space: str
+    problem: str = ""
+    hostname: str = ""
+    subdomain: str = ""
+
+
+class ServiceView(Struct, frozen=True):
+    """`ports` as `80/TCP`, `80:30123/TCP` with a node port; `families`: IPv4, IPv6; `backends`: pods, as
+    namespace/name, that serve it."""
+
+    namespace: str
+    name: str
+    type: str
+    families: tuple[str, ...]
+    cluster_ips: tuple[str, ...]
+    external_ips: tuple[str, ...]
+    ports: tuple[str, ...]
+    backends: tuple[str, ...]
+
+
+class WorkloadView(Struct, frozen=True):
+    name: str
+    pods: int
+    running: int
+
+
+class ClientView(Struct, frozen=True):
+    name: str
+    addresses: tuple[str, ...]
+    space: str
+
+
+class LabView(Struct, frozen=True):
+    """`error`: what is wrong with the manifests as they are now; the lab stays as they were before."""
+
+    name: str
+    manifests: str
+    nodes: tuple[NodeView, ...]
+    services: tuple[ServiceView, ...]
+    workloads: tuple[WorkloadView, ...]
+    pods: tuple[PodView, ...]
+    clients: tuple[ClientView, ...]
+    unused: tuple[str, ...]
+    error: str
+    problems: tuple[str, ...]
