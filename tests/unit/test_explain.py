@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from podwire.controller.difference import Outcome
 from podwire.controller.events import AddPod, KubeStateChange, PodWired, Refused, Reported, Resync, ResyncReason
 from podwire.controller.snapshot import fold
-from podwire.dataplane.nftables.render import place
+from podwire.dataplane.nftables.slots import place
 from podwire.explain.packets import NODE, Verdict, explain_packet, parse_destination, parse_source
 from podwire.explain.places import places, where
-from podwire.explain.services import TOO_MANY, FrontendWhy, LeftOutView, explain_service
+from podwire.explain.services import LIMITS, TOO_MANY, FrontendWhy, LeftOutView, explain_service
 from podwire.model.addresses import IPV4, IPV6, Address, parse_address, parse_prefix
 from podwire.model.network import Frontend
 from podwire.model.objects import (
@@ -251,9 +251,10 @@ def test_backends_beyond_the_largest_class_are_left_out_and_what_has_slots_is_ri
 def test_the_state_is_what_the_data_plane_reported(held: Outcome | None, state: FrontendState) -> None:
     web = parse_destination("10.96.0.1:80")
     now, _ = fold(NOW, Reported("nftables", {web: held or Outcome(None)}))
-    assert named(explain_service(now, key("web")), "10.96.0.1:80/TCP").state is state
+    whole = explain_service(now, key("web"))
+    assert (named(whole, "10.96.0.1:80/TCP").state, whole.notes) == (state, (LIMITS[state],))
     why = explain_packet(now, None, web)
-    assert (why.state, len(why.notes)) == (state, 1)
+    assert (why.state, why.notes) == (state, (LIMITS[state],))
 
 
 NO_V6 = Node((parse_prefix("10.1.1.0/24"),), (parse_address("192.0.2.1"),))

@@ -22,13 +22,18 @@ app = App(
 for _name, _help in (
     ("status", "What an agent knows, what it gave out, and what is wrong."),
     ("services", "Services with their frontends, backends, and what the data plane holds of them."),
-    ("explain", "Why a Service is as it is, or what the agent's node does with a packet: FROM IP:PORT[/PROTOCOL]."),
     ("pods", "The pods attached on the agent's node."),
     ("history", "What happened: one entry for each event, with what it changed and wrote."),
     ("verify", "Compare the network with what it should be, touching nothing; exit code 1 where they differ."),
     ("resync", "Read the whole network and make it what it should be."),
 ):
     app.command(f"podwire.cli.queries:{_name}", name=_name, help=_help)
+app.command(
+    "podwire.cli.queries:explain",
+    name="explain",
+    help="Why a Service is as it is, or what the agent's node does with a packet.",
+    usage="Usage: podwire explain service/NAMESPACE/NAME\n       podwire explain FROM IP:PORT[/PROTOCOL]\n",
+)
 app.command("podwire.cli.plugin:install", name="install-plugin", help="Put the CNI plugin on this node.")
 app.command(
     "podwire.lab.commands:app", name="lab", help="A cluster of network namespaces on this machine, from manifests."

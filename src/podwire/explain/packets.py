@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from podwire import views
 from podwire.explain.places import Places, is_own, node_of, own, own_source, places, where
-from podwire.explain.services import fitting, pods_of, show, show_frontend
+from podwire.explain.services import LIMITS, fitting, pods_of, show, show_frontend
 from podwire.model.addresses import Address, Family, family_of, parse_address, parse_host_port, show_address
 from podwire.model.network import Backend, Frontend
 from podwire.model.objects import AttachmentKey, PodKey, Protocol
@@ -114,10 +114,8 @@ def _refusal(protocol: Protocol) -> str:
 
 
 def _notes(known: Places, client: Address | None, state: views.FrontendState) -> Iterator[str]:
-    if state is views.FrontendState.PENDING:
-        yield "nftables does not hold this yet: until then all is as it was before"
-    if state is views.FrontendState.FAILED:
-        yield "the last change of nftables failed (see podwire history): what it holds is read again soon"
+    if state in LIMITS:
+        yield LIMITS[state]
     decided = node_of(known, client) if client is not None else None
     if decided is not None:
         yield f"the client is on node {decided.name}: its agent decides, unless the packet was sent to this node"

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from podwire import views
 from podwire.dataplane.nftables.layout import CLASSES
-from podwire.dataplane.nftables.render import slots
+from podwire.dataplane.nftables.slots import slots
 from podwire.explain.places import Places, places, where
 from podwire.model.addresses import FAMILIES, Address, family_of, show_address, show_host_port
 from podwire.model.network import Backend, Frontend
@@ -18,6 +18,11 @@ from podwire.model.objects import BackendSlice, Member, PodKey, Service, Service
 from podwire.model.snapshot import Snapshot
 from podwire.services.frontends import Kind, LeftOut, frontends, left_out, node_port_addresses, of_port, owner
 
+LIMITS = {
+    views.FrontendState.PENDING: "nftables does not hold all of this yet: until then it is as it was before",
+    views.FrontendState.FAILED: "the last change of nftables failed (see podwire history): it is read again soon",
+}
+"""What a frontend's state means for all that is said of it."""
 TOO_MANY = f"beyond the {CLASSES[-1]} backends that a frontend can have"
 
 
@@ -67,7 +72,8 @@ def explain_service(now: Snapshot, key: ServiceKey) -> ServiceWhy:
         for port in it.ports
         for kind, frontend in of_port(it, port, now.node)
     )
-    return ServiceWhy(show(key), told, tuple(_notes(now, key, it)))
+    limits = (LIMITS[state] for state in LIMITS if any(it.state is state for it in told))
+    return ServiceWhy(show(key), told, (*_notes(now, key, it), *limits))
 
 
 def show(key: ServiceKey | SliceKey | PodKey) -> str:
