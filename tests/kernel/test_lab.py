@@ -6,8 +6,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sysconfig
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,16 +17,17 @@ import pytest
 from podwire.lab import control, layout, lifecycle, process, spaces
 from podwire.lab.layout import Lab, LabError
 from podwire.lab.paths import questions
-from podwire.lab.probe import ask, open_socket, put
-from podwire.lab.questions import REFUSED, Answer, judge, name_of, names_of, parse_port
+from podwire.lab.probe import ask, open_socket
+from podwire.lab.questions import REFUSED, Answer, name_of, parse_port
 from podwire.lab.topology import path_of
 from podwire.lab.views import LabView
 from podwire.model.objects import Protocol
+from tests.kernel import labs
+from tests.kernel.labs import EXAMPLES, PODWIRE, all_right, backends, directory, environment, podwire
 
-GUESTBOOK = Path(__file__).parents[2] / "examples" / "guestbook"
+GUESTBOOK = EXAMPLES / "guestbook"
 NAME = f"t{os.getpid()}"
 AT_REST = f"r{os.getpid()}"
-PODWIRE = str(Path(sysconfig.get_path("scripts"), "podwire"))
 
 MORE = """
 apiVersion: apps/v1
@@ -71,21 +70,19 @@ spec:
 
 @pytest.fixture(scope="module")
 def root() -> Iterator[Path]:
-    """A short path: unix sockets lie below it."""
-    directory = Path(tempfile.mkdtemp(prefix="pwlab-", dir="/run"))
-    try:
-        yield directory
-    finally:
-        for name in (NAME, AT_REST):
-            lifecycle.down(directory, name)
-        shutil.rmtree(directory)
+    with directory() as found:
+        try:
+            yield found
+        finally:
+            for name in (NAME, AT_REST):
+                lifecycle.down(found, name)
 
 
 @pytest.fixture(scope="module")
 def at_rest(root: Path) -> Iterator[Lab]:
     """For tests that change nothing."""
-    yield lifecycle.up(root, AT_REST, GUESTBOOK, 1, print)
-    lifecycle.down(root, AT_REST)
+    with labs.lab(root, AT_REST, GUESTBOOK, 1) as found:
+        yield found
 
 
 @pytest.fixture
@@ -96,22 +93,14 @@ def manifests(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def lab(root: Path, manifests: Path) -> Iterator[Lab]:
-    yield lifecycle.up(root, NAME, manifests, 1, print)
-    lifecycle.down(root, NAME)
+    with labs.lab(root, NAME, manifests, 1) as found:
+        yield found
 
 
 @pytest.fixture
 def two_nodes(root: Path, manifests: Path) -> Iterator[Lab]:
-    yield lifecycle.up(root, NAME, manifests, 2, print)
-    lifecycle.down(root, NAME)
-
-
-def podwire(root: Path, *arguments: str, name: str = NAME) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PODWIRE, "lab", *arguments], capture_output=True, text=True, env=environment(root, name))
-
-
-def environment(root: Path, name: str = NAME) -> dict[str, str]:
-    return {**os.environ, "PODWIRE_LAB": name, "PODWIRE_LAB_DIR": str(root)}
+    with labs.lab(root, NAME, manifests, 2) as found:
+        yield found
 
 
 def replicas(manifests: Path, count: int) -> None:
@@ -122,17 +111,6 @@ def replicas(manifests: Path, count: int) -> None:
     draft = manifests / ".frontend.yaml.new"
     draft.write_text("\n".join(changed) + "\n", encoding="utf-8")
     draft.rename(file)
-
-
-def all_right(seen: LabView) -> None:
-    names = names_of(seen.nodes)
-    for question in questions(seen):
-        row = judge(question, list(put(question)), names)
-        assert row.right, row
-
-
-def backends(seen: LabView, name: str) -> tuple[str, ...]:
-    return next(it.backends for it in seen.services if it.name == name)
 
 
 def asked(seen: LabView, source: str, service: str, count: int, family: int = 0) -> list[Answer]:
@@ -165,24 +143,24 @@ def test_a_pod_is_wired_by_the_plugin_and_its_client_is_seen_as_it_is(at_rest: L
 
 def test_exec_runs_in_the_pod_s_network_and_gives_its_status(at_rest: Lab, root: Path) -> None:
     leader = next(it for it in control.view(at_rest).pods if it.name.startswith("leader"))
-    found = podwire(root, "exec", "leader", "--", "ip", "-j", "address", "show", "dev", "eth0", name=AT_REST)
+    found = podwire(root, AT_REST, "exec", "leader", "--", "ip", "-j", "address", "show", "dev", "eth0")
     held = {it["local"] for it in json.loads(found.stdout)[0]["addr_info"]}
     assert set(leader.addresses) <= held
-    assert podwire(root, "exec", "default/leader", "--", "sh", "-c", "exit 7", name=AT_REST).returncode == 7
-    assert "no pod, node or client" in podwire(root, "exec", "nobody", "--", "true", name=AT_REST).stderr
+    assert podwire(root, AT_REST, "exec", "default/leader", "--", "sh", "-c", "exit 7").returncode == 7
+    assert "no pod, node or client" in podwire(root, AT_REST, "exec", "nobody", "--", "true").stderr
 
 
 @pytest.mark.parametrize("name", ["frontend", "frontend.default", "frontend.default.svc.cluster.local"])
 @pytest.mark.parametrize("family", ["-4", "-6"])
 def test_a_pod_knows_services_by_their_names(at_rest: Lab, root: Path, name: str, family: str) -> None:
     before = Path("/etc/resolv.conf").read_bytes()
-    found = podwire(root, "exec", "leader", "--", "curl", "-sS", family, f"http://{name}/", name=AT_REST)
+    found = podwire(root, AT_REST, "exec", "leader", "--", "curl", "-sS", family, f"http://{name}/")
     assert json.loads(found.stdout)["pod"].startswith("default/frontend-"), found.stderr
     assert Path("/etc/resolv.conf").read_bytes() == before
 
 
 def test_a_name_that_nobody_has_is_none_in_a_pod_either(at_rest: Lab, root: Path) -> None:
-    found = podwire(root, "exec", "leader", "--", "getent", "hosts", "nobody.example.org", name=AT_REST)
+    found = podwire(root, AT_REST, "exec", "leader", "--", "getent", "hosts", "nobody.example.org")
     assert (found.returncode, found.stdout) == (2, "")
 
 
@@ -190,7 +168,7 @@ def test_an_http_client_is_answered_and_may_go_on(at_rest: Lab, root: Path) -> N
     address = next(it.cluster_ips[1] for it in control.view(at_rest).services if it.name == "frontend")
     url = f"http://[{address}]/"
     # Two URLs in one call: curl keeps the connection, so that the same pod answers.
-    found = podwire(root, "exec", "leader", "--", "curl", "-s", url, f"{url}again", name=AT_REST)
+    found = podwire(root, AT_REST, "exec", "leader", "--", "curl", "-s", url, f"{url}again")
     first, second = map(json.loads, found.stdout.splitlines())
     assert first == second
     assert first["pod"].startswith("default/frontend-")
@@ -312,7 +290,7 @@ def lab_node(lab: Lab) -> str:
 
 
 def test_replicas_by_hand_hold_until_the_manifest_says_another_number(lab: Lab, manifests: Path, root: Path) -> None:
-    assert podwire(root, "scale", "deploy/frontend", "2").returncode == 0
+    assert podwire(root, NAME, "scale", "deploy/frontend", "2").returncode == 0
     assert len(backends(control.view(lab, control.Sync()), "frontend")) == 2
     replicas(manifests, 4)
     assert len(backends(control.view(lab, control.Sync()), "frontend")) == 4
@@ -328,7 +306,7 @@ def test_every_node_reaches_every_pod_and_a_client_every_node_port(two_nodes: La
     )
     control.ask(two_nodes, control.Sync())
     seen = control.view(two_nodes, control.MakeClient())
-    asked_from = {question.source for question in questions(seen)}
+    asked_from = {question.source.words for question in questions(seen)}
     assert {"client1", "node1", "node2"} < asked_from
     all_right(seen)
 
@@ -353,7 +331,7 @@ def test_a_node_that_is_cut_off_has_no_backends_until_it_is_back(two_nodes: Lab)
 
 
 def test_a_client_on_the_fabric_reaches_pods_and_is_seen_as_it_is(lab: Lab, root: Path) -> None:
-    assert podwire(root, "client").stdout.startswith("client1 is on the fabric")
+    assert podwire(root, NAME, "client").stdout.startswith("client1 is on the fabric")
     seen = control.view(lab)
     (client,) = seen.clients
     leader = next(it for it in seen.pods if it.name.startswith("leader"))
@@ -381,23 +359,23 @@ def left() -> tuple[list[str], list[str]]:
 def test_up_and_down_by_their_commands_leave_nothing(root: Path) -> None:
     before = left()
     links = sorted(os.listdir("/sys/class/net"))
-    up = podwire(root, "up", str(GUESTBOOK))
+    up = podwire(root, NAME, "up", str(GUESTBOOK))
     assert up.returncode == 0, up.stderr
     assert "10 of 10 pods run" in up.stdout
     assert sorted(os.listdir("/sys/class/net")) == links
-    again = podwire(root, "up", str(GUESTBOOK))
+    again = podwire(root, NAME, "up", str(GUESTBOOK))
     assert (again.returncode, again.stderr) == (
         1,
         f"podwire: lab {NAME} exists ({root / NAME}): `podwire lab down --name {NAME}` ends it\n",
     )
-    assert json.loads(podwire(root, "status", "-o", "json").stdout)["name"] == NAME
-    assert "frontend" in podwire(root, "status").stdout
+    assert json.loads(podwire(root, NAME, "status", "-o", "json").stdout)["name"] == NAME
+    assert "frontend" in podwire(root, NAME, "status").stdout
     started = process.recorded(layout.processes_of(root / NAME))
     assert all(map(process.runs, started))
-    sleeper = subprocess.Popen([PODWIRE, "lab", "exec", "leader", "--", "sleep", "600"], env=environment(root))
+    sleeper = subprocess.Popen([PODWIRE, "lab", "exec", "leader", "--", "sleep", "600"], env=environment(root, NAME))
     try:
         until_in_pod(sleeper.pid, root)
-        assert podwire(root, "down").returncode == 0
+        assert podwire(root, NAME, "down").returncode == 0
         assert sleeper.wait() == -signal.SIGTERM
     finally:
         sleeper.kill()
@@ -405,7 +383,7 @@ def test_up_and_down_by_their_commands_leave_nothing(root: Path) -> None:
     assert not any(map(process.runs, started))
     assert left() == before
     assert not (root / NAME).exists()
-    assert podwire(root, "down").stdout == f"there is no lab {NAME}: nothing to do\n"
+    assert podwire(root, NAME, "down").stdout == f"there is no lab {NAME}: nothing to do\n"
 
 
 def until_in_pod(pid: int, root: Path) -> None:
@@ -417,7 +395,7 @@ def until_in_pod(pid: int, root: Path) -> None:
 
 def test_an_up_that_fails_leaves_nothing(root: Path) -> None:
     subprocess.run(["ip", "netns", "add", f"pw-{NAME}-node1"], check=True)
-    up = podwire(root, "up", str(GUESTBOOK))
+    up = podwire(root, NAME, "up", str(GUESTBOOK))
     assert up.returncode == 1
     assert "File exists" in up.stderr
     assert left() == ([], [])
@@ -426,10 +404,10 @@ def test_an_up_that_fails_leaves_nothing(root: Path) -> None:
 
 def test_a_down_during_an_up_ends_both_and_leaves_nothing(root: Path) -> None:
     command = [PODWIRE, "lab", "up", str(GUESTBOOK)]
-    with subprocess.Popen(command, env=environment(root), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as up:
+    with subprocess.Popen(command, env=environment(root, NAME), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as up:
         assert up.stdout is not None
         assert up.stdout.readline() == b"1 node on a fabric\n"
-        assert podwire(root, "down").returncode == 0
+        assert podwire(root, NAME, "down").returncode == 0
         assert b"told to end" in up.communicate()[1]
         assert up.returncode == 1
     assert left() == ([], [])
@@ -438,7 +416,7 @@ def test_a_down_during_an_up_ends_both_and_leaves_nothing(root: Path) -> None:
 
 def test_wrong_manifests_are_told_before_anything_is_made(root: Path, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n", "utf-8")
-    up = podwire(root, "up", str(tmp_path))
+    up = podwire(root, NAME, "up", str(tmp_path))
     assert (up.returncode, up.stdout) == (1, "")
     assert up.stderr == f"podwire: {tmp_path}/a.yaml: document 1, line 4: Pod/default/a: spec.containers: missing\n"
     assert not (root / NAME).exists()
@@ -457,7 +435,7 @@ def test_down_needs_no_supervisor(lab: Lab, root: Path) -> None:
 
 
 def test_the_demonstration_is_right_and_cleans_up(root: Path) -> None:
-    demo = podwire(root, "demo", str(GUESTBOOK), "--name", NAME)
+    demo = podwire(root, NAME, "demo", str(GUESTBOOK), "--name", NAME)
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert "all as expected" in demo.stdout
     assert "WRONG" not in demo.stdout
@@ -466,7 +444,7 @@ def test_the_demonstration_is_right_and_cleans_up(root: Path) -> None:
 
 def test_the_demonstration_cleans_up_when_it_is_interrupted(root: Path) -> None:
     with subprocess.Popen(
-        [PODWIRE, "lab", "demo", str(GUESTBOOK)], env=environment(root), stdout=subprocess.PIPE
+        [PODWIRE, "lab", "demo", str(GUESTBOOK)], env=environment(root, NAME), stdout=subprocess.PIPE
     ) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:

@@ -36,7 +36,7 @@ LAB = LabView(
     services=(
         service("web", "80:30080/TCP", "web-1", "web-2", ips=("10.96.1.1",), external=("203.0.113.1",)),
         service("one", "81/TCP", "db-0", ips=("10.96.1.2",)),
-        service("db", "5432/TCP", "db-0", ips=("None",)),
+        service("db", "8080/TCP", "db-0", ips=("None",)),
         service("none", "82/TCP", ips=("10.96.1.3",)),
         ServiceView(
             "kube-system", "kube-dns", "ClusterIP", ("IPv4",), ("10.96.0.10",), (), ("53/UDP",), ("kube-system/dns-1",)
@@ -159,6 +159,13 @@ def test_names_are_asked_for_with_their_right_answers() -> None:
         "db-0.db.default": {"10.244.1.4"},
         "kube-dns.kube-system": {"10.96.0.10"},
     }
+
+
+def test_a_headless_service_s_port_is_asked_where_its_pods_have_it() -> None:
+    elsewhere = service("db", "5432/TCP", "db-0", ips=("None",))
+    lab = msgspec.structs.replace(LAB, services=(elsewhere, *(it for it in LAB.services if it.name != "db")))
+    assert len(of("pod to headless Service by DNS")) == 1
+    assert "pod to headless Service by DNS" not in {it.path for it in questions(lab)}
 
 
 def test_who_is_behind_a_question_now() -> None:

@@ -104,7 +104,7 @@ def _by_name(lab: LabView, service: ServiceView) -> Iterator[Question]:
             question = asked._replace(path=f"{path} by DNS", target=lookup.name, lookup=lookup, records=records)
             yield question
             if name == _full_name(service) and not balanced(service):
-                for port, _, protocol in map(parse_port, service.ports):
+                for port, _, protocol in _straight(service, pods):
                     yield Question(
                         path="pod to headless Service by DNS",
                         source=source,
@@ -117,6 +117,12 @@ def _by_name(lab: LabView, service: ServiceView) -> Iterator[Question]:
                         server=asked.host,
                         records=records,
                     )
+
+
+def _straight(service: ServiceView, pods: Iterable[PodView]) -> list[tuple[int, int, Protocol]]:
+    """The ports that are the pods' own: with nothing in between, a target port means nothing."""
+    listening = [set(pod.ports) for pod in pods]
+    return [it for it in map(parse_port, service.ports) if all(f"{it[0]}/{it[2].name}" in own for own in listening)]
 
 
 def _to_node_ports(lab: LabView, service: ServiceView) -> Iterator[Question]:

@@ -166,11 +166,12 @@ class Supervisor:
         if renewed:  # two pods can't have one name, so the old one goes first
             await self._publish(leaving)
             await self._each(self._finish, renewed)
+            leaving -= renewed
         await self._each(self._begin, wanted.keys() - self.pods.keys())
         await self._each(self._listen, self.pods.keys() - leaving)
         await self._publish(leaving)
         await self.machines.route(self._external_ips())
-        await self._each(self._finish, leaving - renewed)
+        await self._each(self._finish, leaving)
         for key, trouble in sorted(self.troubles.items(), key=lambda item: str(item[0])):
             self._say(f"{key}: {trouble}")
         for line in self.unsettled:
