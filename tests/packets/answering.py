@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
+from podwire.lab import sctp
 from podwire.model.addresses import FAMILIES
 from podwire.model.objects import Protocol
 from tests.kernel import rig
 from tests.kernel.rig import Space, entered
-from tests.packets import sctp
 from tests.packets.plan import TARGET_PORT, Station
 
 PATIENCE = 3.0
@@ -56,7 +56,7 @@ class Answering:
             for it, answer in (
                 (stream, _accept(station.name)),
                 (datagram, _reply(station.name)),
-                (raw, sctp.Responder({TARGET_PORT: station.name}).answer),
+                (raw, sctp.Responder({TARGET_PORT: _message(station.name)}).answer),
             ):
                 self._selector.register(it, selectors.EVENT_READ, answer)
 
@@ -102,6 +102,10 @@ def _reply(name: str) -> Callable[[socket.socket], None]:
     return answer
 
 
+def _message(name: str) -> Callable[[bytes, str], bytes]:
+    return lambda _, client: f"{name} {client}".encode()
+
+
 @contextmanager
 def answering() -> Iterator[Answering]:
     found = Answering()
@@ -129,7 +133,7 @@ def ask(it: Question) -> str:
         raw = sctp.open_socket(socket.AF_INET6 if ":" in it.address else socket.AF_INET)
     with raw:
         try:
-            return sctp.ask(raw, it.address, it.port, PATIENCE)
+            return sctp.ask(raw, it.address, it.port, b"who?", PATIENCE).decode()
         except OSError as error:
             return type(error).__name__
 

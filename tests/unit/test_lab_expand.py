@@ -310,8 +310,10 @@ def test_what_is_older_stays_older() -> None:
 
 
 def test_ports_that_nothing_answers_on_are_listed() -> None:
-    plan = expand(manifests(workload(ports="[{containerPort: 1, protocol: SCTP}]")), 1)
-    assert plan.unused == ("SCTP, which nothing here answers on: Deployment/default/web",)
+    port = "[{containerPort: 1, protocol: SCTP}]"
+    assert expand(manifests(workload(ports=port)), 1).unused == ()
+    plan = expand(manifests(workload(ports=port, pod="hostNetwork: true")), 1)
+    assert plan.unused == ("SCTP on a node's own addresses, which nothing here answers on: Deployment/default/web",)
 
 
 def test_other_kinds_are_listed_and_nothing_else() -> None:

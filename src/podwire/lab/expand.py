@@ -271,9 +271,13 @@ def _unanswered(read: _Read) -> tuple[str, ...]:
     names = [
         str(workload)
         for workload, keys in read.workloads.items()
-        if any(port.protocol is Protocol.SCTP for key in keys for port in read.pods[key].ports)
+        if any(
+            port.protocol is Protocol.SCTP and read.pods[key].host_network
+            for key in keys
+            for port in read.pods[key].ports
+        )
     ]
-    return (f"SCTP, which nothing here answers on: {', '.join(names)}",) if names else ()
+    return (f"SCTP on a node's own addresses, which nothing here answers on: {', '.join(names)}",) if names else ()
 
 
 def _order(key: PodKey) -> tuple[str, str]:

@@ -8,26 +8,28 @@ network has many.
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple
 
 from podwire.dataplane.netlink import inside
+from podwire.lab import sctp
 from podwire.lab.slices import Listen
 from podwire.model.objects import Protocol
 
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _BACKLOG = 4096
 _DATAGRAM = 65_535
 _IP_PKTINFO, _IPV6_RECVPKTINFO, _IPV6_PKTINFO = 8, 49, 50  # ip(7), ipv6(7); socket names the last two only
 
 
 class Program(NamedTuple):
-    """What answers on a port: each connection by a protocol of its own, each datagram of a client by bytes or by
-    silence (None)."""
+    """What answers on a port: each connection by a protocol of its own, each message of a client (a datagram, or one of
+    an SCTP association) by bytes or by silence (None)."""
 
     connection: Callable[[], asyncio.Protocol]
-    datagram: Callable[[bytes, str], bytes | None]
+    message: Callable[[bytes, str], bytes | None]
 
 
 class Listeners:
@@ -36,8 +38,12 @@ class Listeners:
         self._closing = ExitStack()
 
     async def open(self, space: Path, programs: Mapping[Listen, Program]) -> None:
-        """All of them, or none. SCTP has no sockets here. Raises OSError."""
+        """All of them, or none. Raises OSError."""
         with ExitStack() as opened:
+            for raw in _raw_sockets(space, programs):
+                opened.enter_context(closing(raw))
+                associations = {it.number: programs[it].message for it in programs if it.protocol is Protocol.SCTP}
+                opened.enter_context(closing(_Associations(raw, associations)))
             for port, family, listener in _sockets(space, programs):
                 opened.enter_context(closing(listener))
                 try:
@@ -53,13 +59,22 @@ class Listeners:
         self.ports = frozenset()
 
 
+def _raw_sockets(space: Path, ports: Iterable[Listen]) -> Iterator[socket.socket]:
+    """One for each family, where there are any ports of SCTP: it sees all packets of that protocol."""
+    for family in _FAMILIES if any(port.protocol is Protocol.SCTP for port in ports) else ():
+        with space.open("rb") as there, inside(there.fileno()):
+            found = sctp.open_socket(family)
+        found.setblocking(False)
+        yield found
+
+
 def _sockets(
     space: Path, programs: Mapping[Listen, Program]
 ) -> Iterator[tuple[Listen, socket.AddressFamily, socket.socket]]:
     for port in sorted(programs):
         if port.protocol is Protocol.SCTP:
             continue
-        for family in (socket.AF_INET, socket.AF_INET6):
+        for family in _FAMILIES:
             kind = socket.SOCK_STREAM if port.protocol is Protocol.TCP else socket.SOCK_DGRAM
             with space.open("rb") as there, inside(there.fileno()):
                 found = socket.socket(family, kind | socket.SOCK_NONBLOCK)
@@ -76,6 +91,22 @@ async def _serve(protocol: Protocol, listener: socket.socket, program: Program) 
     return await asyncio.get_running_loop().create_server(program.connection, sock=listener, backlog=_BACKLOG)
 
 
+class _Associations:
+    def __init__(self, raw: socket.socket, ports: Mapping[int, Callable[[bytes, str], bytes | None]]) -> None:
+        self._socket, self._responder = raw, sctp.Responder(ports)
+        asyncio.get_running_loop().add_reader(raw.fileno(), self._answer)
+
+    def _answer(self) -> None:
+        try:
+            while True:
+                self._responder.answer(self._socket)
+        except OSError:
+            return  # nothing more to read, or this client can't be answered: it asks again
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._socket.fileno())
+
+
 class _Datagrams:
     def __init__(self, listener: socket.socket, program: Program) -> None:
         self._socket, self._program = listener, program
@@ -89,7 +120,7 @@ class _Datagrams:
         try:
             while True:
                 asked, ancillary, _, client = self._socket.recvmsg(_DATAGRAM, 128)
-                answer = self._program.datagram(asked, client[0])
+                answer = self._program.message(asked, client[0])
                 if answer is not None:
                     self._socket.sendmsg([answer], _source(ancillary), 0, client)
         except OSError:

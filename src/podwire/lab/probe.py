@@ -7,12 +7,13 @@ lost on the way shows as a timeout.
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
 from podwire.dataplane.netlink import inside
-from podwire.lab import lookup
+from podwire.lab import lookup, sctp
 from podwire.lab.questions import NO_NAME, REFUSED, RESET, STRANGE, TIMEOUT, UNREACHABLE, Answer, Lookup, Question
 from podwire.lab.responder import Reply
 from podwire.model.objects import Protocol
@@ -20,6 +21,7 @@ from podwire.model.objects import Protocol
 TIME_LIMIT = 2.0
 """Seconds."""
 _ENOUGH_LOST = 3
+_WHO = b"who?\n"
 
 
 def put(question: Question, count: int | None = None) -> Iterator[Answer]:
@@ -56,6 +58,10 @@ def ask(
 
     Raises OSError where the namespace can't be entered.
     """
+    if protocol is Protocol.SCTP:
+        return _exchange(
+            space, address, 0, protocol, timeout, lambda it: _reply(sctp.ask(it, address, port, _WHO, timeout))
+        )
     return _exchange(space, address, port, protocol, timeout, lambda it: _reply(_ask_who(it)))
 
 
@@ -86,11 +92,11 @@ def look_up(
 def open_socket(space: Path | None, address: str, protocol: Protocol = Protocol.TCP) -> socket.socket:
     """A socket of the address's family in a namespace. Raises OSError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    kind = socket.SOCK_DGRAM if protocol is Protocol.UDP else socket.SOCK_STREAM
-    if space is None:
-        return socket.socket(family, kind)
-    with space.open("rb") as there, inside(there.fileno()):
-        return socket.socket(family, kind)
+    kinds = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
+    with ExitStack() as there:
+        if space is not None:
+            there.enter_context(inside(there.enter_context(space.open("rb")).fileno()))
+        return sctp.open_socket(family) if protocol is Protocol.SCTP else socket.socket(family, kinds[protocol])
 
 
 def _exchange(
@@ -122,7 +128,7 @@ def _reply(text: bytes) -> Answer:
 
 def _ask_who(it: socket.socket) -> bytes:
     """The answer up to the end of a line, of a datagram or of the stream."""
-    it.sendall(b"who?\n")
+    it.sendall(_WHO)
     text = b""
     while not text.endswith(b"\n"):
         more = it.recv(65_536)

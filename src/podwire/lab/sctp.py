@@ -8,7 +8,7 @@ checksum is wrong is never taken: translation changes ports, and has to make the
 import itertools
 import random
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from struct import Struct
 from time import monotonic
@@ -125,12 +125,13 @@ def _new_tag() -> int:
 class Responder:
     """All of SCTP at one address: who listens at which port, and the associations that are open.
 
-    Whatever asks for another port is aborted at once (section 8.4). Each message gets the port's name and the
-    client's address as answer.
+    Whatever asks for another port is aborted at once (section 8.4). Each message gets one as answer, by what listens at
+    its port, or none.
     """
 
-    def __init__(self, names: Mapping[int, str]) -> None:
-        self._names = names
+    def __init__(self, listening: Mapping[int, Callable[[bytes, str], bytes | None]]) -> None:
+        """By port: a message and the client's address → the answer."""
+        self._listening = listening
         self._open: dict[tuple[str, int, int], tuple[int, int]] = {}
 
     def answer(self, it: socket.socket) -> None:
@@ -158,9 +159,9 @@ class Responder:
         match packet.kind:
             case Chunk.DATA:
                 sequence, *_ = _DATA.unpack_from(packet.body)
-                text = f"{self._names[packet.destination]} {client}".encode()
-                acknowledged = _SACK.pack(sequence, _WINDOW, 0, 0)
-                return [(Chunk.SACK, peer, acknowledged), (Chunk.DATA, peer, _DATA.pack(tag, 0, 0, 0) + text)]
+                acknowledged = (Chunk.SACK, peer, _SACK.pack(sequence, _WINDOW, 0, 0))
+                text = self._listening[packet.destination](packet.body[_DATA.size :], client)
+                return [acknowledged, *([] if text is None else [(Chunk.DATA, peer, _DATA.pack(tag, 0, 0, 0) + text)])]
             case Chunk.SHUTDOWN:
                 return [(Chunk.SHUTDOWN_ACK, peer, b"")]
             case Chunk.SHUTDOWN_COMPLETE | Chunk.ABORT:
@@ -170,7 +171,7 @@ class Responder:
     def _invite(self, packet: Packet) -> list[tuple[int, int, bytes]]:
         """Nothing is remembered before the cookie comes back (section 5.1.3)."""
         peer, *_ = _INIT.unpack_from(packet.body)
-        if packet.destination not in self._names:
+        if packet.destination not in self._listening:
             return [(Chunk.ABORT, peer, b"")]
         tag = _new_tag()
         cookie = _COOKIE.pack(tag, peer)
@@ -184,8 +185,8 @@ _PORTS = itertools.cycle(range(40_000, 60_000))
 """Of clients: raw sockets get none from the kernel, and one used twice would meet its old connection's tracking."""
 
 
-def ask(it: socket.socket, address: str, port: int, timeout: float) -> str:
-    """What the responder says, over an association of its own.
+def ask(it: socket.socket, address: str, port: int, message: bytes, timeout: float) -> bytes:
+    """What the responder says to a message, over an association of its own. `timeout` in seconds.
 
     Raises ConnectionRefusedError for an ABORT, or where the kernel was told so, TimeoutError, or another OSError.
     """
@@ -217,10 +218,10 @@ def ask(it: socket.socket, address: str, port: int, timeout: float) -> str:
     peer, _, _, _, sequence = _INIT.unpack_from(invitation)
     send(Chunk.COOKIE_ECHO, invitation[_INIT.size + _PARAMETER.size :])
     await_(Chunk.COOKIE_ACK)
-    send(Chunk.DATA, _DATA.pack(tag, 0, 0, 0) + b"who?")
+    send(Chunk.DATA, _DATA.pack(tag, 0, 0, 0) + message)
     answer = await_(Chunk.DATA)
     send(Chunk.SACK, _SACK.pack(sequence, _WINDOW, 0, 0))
     send(Chunk.SHUTDOWN, sequence.to_bytes(4, "big"))
     await_(Chunk.SHUTDOWN_ACK)
     send(Chunk.SHUTDOWN_COMPLETE)
-    return answer[_DATA.size :].decode()
+    return answer[_DATA.size :]
