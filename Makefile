@@ -1,5 +1,5 @@
 # The targets say what they need; each one installs it first (scripts/setup), and at once where it is there.
-.PHONY: setup check test demo proto lock clean root
+.PHONY: setup check test demo image cluster-build cluster-test conformance pod-start proto lock clean root
 
 PYTHON := .venv/bin/python
 
@@ -19,6 +19,23 @@ test: root setup ## all tests, those on the real kernel included
 
 demo: root setup ## a cluster of network namespaces on this machine
 	.venv/bin/podwire lab demo examples/guestbook
+
+image: root ## the agent's image, build/podwire-image.tar, without a registry
+	@scripts/setup cluster
+	$(PYTHON) -m deploy.image
+
+cluster-build: root ## Kubernetes, containerd and CoreDNS from Go modules, once: about 20 minutes on two cores
+	@scripts/setup cluster
+	$(PYTHON) -m tests.cluster.parts
+
+cluster-test: cluster-build ## real clusters of namespaces: IPv4, dual-stack, IPv6 first; what survives which death
+	$(PYTHON) -m pytest tests/cluster -s -v
+
+conformance: cluster-build ## Kubernetes' own conformance tests of the network, into build/conformance.json
+	$(PYTHON) -m tests.cluster.conformance
+
+pod-start: cluster-build ## how fast pods start, beside the reference network, into build/bench.json
+	$(PYTHON) -m tests.cluster.pod_start
 
 proto: ## the generated messages, from their .proto files
 	@scripts/setup python

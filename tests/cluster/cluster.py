@@ -21,8 +21,8 @@ from typing import Any
 from tests.cluster import control_plane
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.machine import CommandFailed, Machine
-from tests.cluster.node import SOCKET, Node
-from tests.cluster.parts import images, programs
+from tests.cluster.node import Node
+from tests.cluster.parts import images
 from tests.cluster.parts.places import ROOT, say
 from tests.cluster.variant import Variant
 
@@ -79,9 +79,8 @@ class Cluster:
     def inside_pod(self, pod: str, namespace: str = "default") -> list[str]:
         """What runs a command of this machine in a pod's network, without the API server."""
         node = self.node_of(pod, namespace)
-        crictl = (programs.path("crictl"), "-r", f"unix://{SOCKET}")
-        sandbox = node.machine.run(*crictl, "pods", "-q", "--name", f"^{pod}$", "--namespace", f"^{namespace}$").split()
-        facts = json.loads(node.machine.run(*crictl, "inspectp", sandbox[0]))
+        sandbox = node.crictl("pods", "-q", "--state", "ready", "--name", f"^{pod}$", "--namespace", f"^{namespace}$")
+        facts = json.loads(node.crictl("inspectp", sandbox.split()[0]))
         spaces = facts["info"]["runtimeSpec"]["linux"]["namespaces"]
         path = next(space["path"] for space in spaces if space["type"] == "network")
         return [*node.machine.inside("nsenter", f"--net={path}", "--")]

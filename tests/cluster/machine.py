@@ -94,6 +94,9 @@ class Program:
         """Returns once it has ended."""
         for child in children(self._process.pid):
             os.kill(child, number)
+        self.await_end()
+
+    def await_end(self) -> None:
         self._process.wait(PATIENCE)
 
     def await_ready(self, inbox: socket.socket) -> None:
@@ -119,6 +122,7 @@ class Machine:
         self.name, self.cluster = name, cluster
         self.own = cluster / name
         self.own.mkdir()
+        self._programs: list[Program] = []
         (cluster / "log").mkdir(exist_ok=True)
         script = (_NODE if node else _PLAIN) + _THEN
         pause, place = programs.path("pause"), places.CACHE / "programs"
@@ -169,6 +173,7 @@ class Machine:
                 env={**os.environ, **environment, **said},
             )
             program = Program(process, log)
+            self._programs.append(program)
             if notifies:
                 program.await_ready(inbox)
         return program
@@ -178,6 +183,8 @@ class Machine:
         for child in children(self._process.pid):
             os.kill(child, signal.SIGKILL)
         self._process.wait(PATIENCE)
+        for program in self._programs:
+            program.await_end()
         assert self._process.stdout is not None
         self._process.stdout.close()
 

@@ -116,6 +116,9 @@ class Node:
         assert self._containerd is not None
         self._containerd.kill()
 
+    def crictl(self, *arguments: str) -> str:
+        return self.machine.run(programs.path("crictl"), "-r", f"unix://{SOCKET}", *arguments)
+
     def join(self) -> None:
         """The kubelet registers the node."""
         self.machine.start(

@@ -1,29 +1,33 @@
 """Podwire on a cluster, from the manifest that its users apply."""
 
+import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from deploy.image.__main__ import build
+from deploy.image.__main__ import OUT, build
 from tests.cluster.cluster import Cluster
+from tests.cluster.node import Node
 from tests.cluster.parts.places import ROOT, say
 
 MANIFEST = ROOT / "deploy" / "podwire.yaml"
 NAMESPACE = "podwire"
+IMAGE = OUT
+"""The archive of the agent's image, once it is built."""
 _PLACEHOLDER = "https://192.0.2.1:6443"
 
 
 def image() -> Path:
-    """The archive of the agent's image, of this checkout."""
+    """Builds the agent's image of this checkout; the archive."""
     return build()
 
 
 def install(it: Cluster) -> None:
     """Answers once all nodes are ready and all agents are."""
     it.apply(*objects(it.variant.api_server()))
-    it.await_nodes()
-    it.kubectl("-n", NAMESPACE, "rollout", "status", "daemonset/podwire", "--timeout=120s")
+    await_ready(it)
     say(f"{it.variant.name}: podwire runs on {len(it.nodes)} nodes")
 
 
@@ -49,3 +53,35 @@ def verify(it: Cluster) -> None:
     """That no node's network differs from what it should be. Raises CommandFailed with what differs."""
     for node in it.nodes:
         ask(it, node.name, "verify")
+
+
+def await_ready(it: Cluster) -> None:
+    """All agents of the manifest's present version, and all nodes."""
+    it.kubectl("-n", NAMESPACE, "rollout", "status", "daemonset/podwire", "--timeout=120s")
+    it.await_nodes()
+
+
+def restarts(it: Cluster) -> dict[str, int]:
+    """How often each agent's container was started again, by its pod."""
+    return {pod: _status(it, pod)["restartCount"] for pod in agents(it).values()}
+
+
+def await_restart(it: Cluster, before: dict[str, int]) -> None:
+    """Until each of these agents was started once more and is ready."""
+    for pod, count in before.items():
+        name = f"pod/{pod}"
+        again = f"jsonpath={{.status.containerStatuses[0].restartCount}}={count + 1}"
+        it.wait(name, "-n", NAMESPACE, until=again)
+        it.wait(name, "-n", NAMESPACE, until="condition=Ready")
+
+
+def kill(it: Cluster, node: Node, number: signal.Signals) -> None:
+    """The agent of a node, without asking the API server."""
+    container = node.crictl("ps", "-q", "--name", "^agent$", "--label", "io.kubernetes.pod.namespace=podwire").split()
+    pid = json.loads(node.crictl("inspect", container[0]))["info"]["pid"]
+    node.machine.run("kill", f"-{int(number)}", str(pid))
+
+
+def _status(it: Cluster, pod: str) -> dict[str, Any]:
+    found: dict[str, Any] = it.get("pod", pod, "-n", NAMESPACE)["status"]["containerStatuses"][0]
+    return found

@@ -32,6 +32,7 @@ _TOOLS = (
     "iproute2",
     "iptables",
     "iputils-ping",
+    "libc-bin",
     "netcat-openbsd",
     "nftables",
     "procps",
