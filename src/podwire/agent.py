@@ -72,7 +72,7 @@ class Agent:
             self.store = Store(config.database)
         except StoreUnusable as error:
             raise CannotStart(str(error)) from error
-        self.linux, self.nftables = Linux(self._collect_later), NFTables()
+        self.linux, self.nftables = Linux(self.collect_later), NFTables()
         self.drivers = (self.store, self.linux, self.nftables)  # the order of every transaction
         mtu = config.mtu if config.mtu is not None else default_route_mtu()
         local = Local(config.node_name, mtu, config.service_cidrs)
@@ -138,16 +138,20 @@ class Agent:
         self.linux.close()
         self.nftables.close()
 
-    def _collect_later(self) -> None:
+    def collect_later(self) -> None:
         if self._collecting is None or self._collecting.done():
             self._collecting = asyncio.get_running_loop().create_task(self._collect())
 
     async def _collect(self) -> None:
-        await asyncio.sleep(COLLECT_DELAY)
-        try:
-            await asyncio.to_thread(self.linux.collect)
-        except OSError as error:
-            log.warning("%s", error)
+        """Until none is left: more may come while a deletion goes on."""
+        while names := self.linux.doomed:
+            await asyncio.sleep(COLLECT_DELAY)
+            try:
+                await asyncio.to_thread(self.linux.delete_doomed)
+            except OSError as error:
+                log.warning("%s", error)
+                return
+            self.linux.forget_doomed(names)
 
 
 @asynccontextmanager
@@ -169,6 +173,7 @@ async def running(config: Config) -> AsyncIterator[Agent]:
         startup = await controller.submit(Resync(ResyncReason.STARTUP, listed, whole=whole))
         if startup.error is not None:
             log.warning("the first resync failed in part, and is tried again: %s", startup.error)
+        agent.collect_later()  # what a killed agent had still to delete
         for work in _background(agent, listed is not None):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
         gc.collect()

@@ -15,7 +15,7 @@ from msgspec.structs import fields
 
 from podwire.controller.difference import Difference
 from podwire.controller.history import Record
-from podwire.dataplane.nftables.render import slots
+from podwire.dataplane.nftables.slots import slots
 from podwire.ipam.blocks import capacity
 from podwire.model.addresses import Address, show_address
 from podwire.model.network import Backend, Frontend, Slots

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.kernel.rig import MakeSpace, Rig, Space, entered, spaces
+from tests.kernel.rig import MakeSpace, Rig, Space, entered, silence, spaces
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -22,6 +22,7 @@ def make_space() -> Iterator[MakeSpace]:
     """Makes a namespace whose name nobody else has; all are removed at the end."""
     with spaces() as make:
         yield make
+        silence()
 
 
 @pytest.fixture

@@ -7,11 +7,12 @@ that nothing was left behind.
 import asyncio
 import itertools
 import os
+import selectors
 import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from podwire.agent import Agent
@@ -193,30 +194,57 @@ def in_space(space: Space | None, family: socket.AddressFamily, kind: socket.Soc
         return socket.socket(family, kind)
 
 
+_STOPS: list[Callable[[], None]] = []
+
+
 def respond(space: Space, name: str, port: int = TARGET_PORT) -> None:
-    """TCP and UDP of both families: answers with the pod's name and the client that it saw."""
-
-    def stream(listener: socket.socket) -> None:
-        while True:
-            connection, client = listener.accept()
-            with connection:
-                connection.sendall(f"{name} {client[0]}".encode())
-
-    def datagram(receiver: socket.socket) -> None:
-        while True:
-            _, client = receiver.recvfrom(100)
-            receiver.sendto(f"{name} {client[0]}".encode(), client)
-
+    """TCP and UDP of both families, until `silence`: answers with the pod's name and the client that it saw."""
+    wake, stop = socket.socketpair()
+    bound = [wake]
     for family, anywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
-        for kind, serve in ((socket.SOCK_STREAM, stream), (socket.SOCK_DGRAM, datagram)):
-            bound = in_space(space, family, kind)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            one = in_space(space, family, kind)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            bound.bind((anywhere, port))
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind((anywhere, port))
             if kind == socket.SOCK_STREAM:
-                bound.listen(1000)
-            threading.Thread(target=serve, args=(bound,), daemon=True).start()
+                one.listen(1000)
+            bound.append(one)
+    thread = threading.Thread(target=_answer, args=(name, wake, bound), daemon=True)
+    thread.start()
+
+    def end() -> None:
+        stop.close()
+        thread.join()
+
+    _STOPS.append(end)
+
+
+def silence() -> None:
+    """Ends all responders, and with them what held their namespaces."""
+    while _STOPS:
+        _STOPS.pop()()
+
+
+def _answer(name: str, wake: socket.socket, bound: list[socket.socket]) -> None:
+    with selectors.DefaultSelector() as waiting, ExitStack() as opened:
+        for one in bound:
+            opened.enter_context(one)
+            waiting.register(one, selectors.EVENT_READ)
+        while True:
+            for key, _ in waiting.select():
+                one = key.fileobj
+                assert isinstance(one, socket.socket)
+                if one is wake:
+                    return
+                if one.type == socket.SOCK_STREAM:
+                    connection, client = one.accept()
+                    with connection:
+                        connection.sendall(f"{name} {client[0]}".encode())
+                else:
+                    _, client = one.recvfrom(100)
+                    one.sendto(f"{name} {client[0]}".encode(), client)
 
 
 def ask(space: Space | None, to: str, port: int = 80, protocol: Protocol = Protocol.TCP) -> str:

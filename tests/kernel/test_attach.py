@@ -23,7 +23,7 @@ def _nothing(_: Rig) -> Iterator[None]:
 @contextmanager
 def _name_taken(rig: Rig) -> Iterator[None]:
     name = interface_name(rig.key("x"))
-    sh("ip", "link", "add", name, "type", "veth", "peer", "name", "other")
+    sh("ip", "link", "add", name, "type", "bridge")  # of another kind than ours: not taken for a leftover
     yield
     sh("ip", "link", "del", name)
 

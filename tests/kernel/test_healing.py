@@ -1,11 +1,15 @@
 """Others' hands: whatever is deleted, altered or added by hand is reported by verify and healed by a resync."""
 
+import os
+from contextlib import ExitStack
+
 import pytest
 
 from podwire.dataplane.nftables import libnftables
 from podwire.dataplane.nftables.layout import layout
 from podwire.model.addresses import IPV6, parse_address, parse_prefix
 from podwire.model.objects import Node, ServiceKey
+from tests.kernel.hands import advertise_router, links_gone, spoof
 from tests.kernel.rig import NODE, Rig, ask, by_hand, dump, respond, service, sh
 
 OBJECTS = service("web", 10, ("10.1.1.2", "10.1.1.3", "fd01::2", "fd01::3")) | service("empty", 12, ())
@@ -168,9 +172,125 @@ async def test_a_changed_pod_cidr_is_honoured(at_work: Rig) -> None:
     assert await at_work.drift() == []
 
 
-async def test_a_sandbox_that_is_gone_is_forgotten(at_work: Rig) -> None:
+async def test_a_sandbox_that_is_gone_is_forgotten(rig: Rig) -> None:
+    await rig.start()
+    for pod in "abc":
+        await rig.add(pod)
+    sh("ip", "netns", "del", rig.pods["c"].name)
+    links_gone(rig, "c")
+    await rig.resync()
+    await rig.resync()
+    assert rig.rows() == 2
+    assert await rig.drift() == []
+
+
+async def test_a_pod_whose_namespace_has_lost_its_name_lives_on(at_work: Rig) -> None:
+    """Its processes hold the namespace; nobody can look into it, and nothing of it is cut."""
     sh("ip", "netns", "del", at_work.pods["c"].name)
+    for _ in range(2):
+        await at_work.resync()
+        assert ask(None, "10.1.1.4", 8080).startswith("c ")
+    assert at_work.rows() == 3
+    assert await at_work.drift() == []
+    await at_work.stop()
+    await at_work.start(OBJECTS)
+    assert at_work.writes() == {"store": 0, "linux": 0, "nftables": 0}
+    assert ask(None, "fd01::4", 8080).startswith("c ")
+    sh("ip", "route", "del", "10.1.1.4/32")  # the node's side is looked after
     await at_work.resync()
-    await at_work.resync()
+    assert ask(None, "10.1.1.4", 8080).startswith("c ")
+    assert (await at_work.delete("c")).error is None
+    at_work.running.linux.collect()
     assert at_work.rows() == 2
     assert await at_work.drift() == []
+
+
+async def test_what_the_owner_of_a_pod_does_inside_is_left_alone(at_work: Rig) -> None:
+    """A new MAC address or name of its interface (as virtual machines in pods need), something built on it."""
+    pod = at_work.pods["c"].name
+    by_hand(f"ip -n {pod} link set eth0 down; ip -n {pod} link set eth0 name net1 address 02:00:00:00:00:77")
+    by_hand(f"ip -n {pod} link add link net1 name net1.5 type macvlan; ip -n {pod} link set net1 up")
+    await at_work.resync()
+    assert "net1.5" in sh("ip", "-n", pod, "link")
+    assert "02:00:00:00:00:77" in sh("ip", "-n", pod, "link")
+    await at_work.stop()
+    await at_work.start(OBJECTS)
+    assert at_work.writes() == {"store": 0, "linux": 0, "nftables": 0}
+
+
+async def test_a_gateway_forgotten_under_traffic_comes_back(at_work: Rig) -> None:
+    """In between the kernel has made an entry of its own, by asking."""
+    pod = at_work.pods["c"]
+    sh("ip", "-n", pod.name, "neigh", "del", "169.254.1.1", "dev", "eth0")
+    assert ask(pod, "10.96.0.10") in ("OSError", "TimeoutError")
+    assert (await at_work.resync()).error is None
+    assert ask(pod, "10.96.0.10")[0] in "ab"
+    assert await at_work.drift() == []
+
+
+async def test_a_changed_mtu_reaches_both_ends(at_work: Rig) -> None:
+    await at_work.stop()
+    await at_work.start(OBJECTS, mtu=1400)
+    assert " mtu 1400 " in sh("ip", "link", "show", LINK)
+    assert " mtu 1400 " in sh("ip", "-n", at_work.pods["c"].name, "link", "show", "eth0")
+    assert await at_work.drift() == []
+    assert ask(at_work.pods["c"], "10.96.0.10")[0] in "ab"
+
+
+async def test_a_pod_cannot_become_the_way_out_by_a_router_advertisement(at_work: Rig) -> None:
+    """CVE-2020-10749: an advertisement from a pod, which needs only CAP_NET_RAW."""
+    advertise_router(at_work.pods["c"], "eth0")
+    assert "default" not in sh("ip", "-6", "route")
+
+
+async def test_a_pod_cannot_send_in_the_name_of_another(at_work: Rig) -> None:
+    """Each node end takes only packets whose source it would send to (rp_filter 1, RFC 3704)."""
+    assert spoof(at_work.pods["c"], "10.1.1.3", "10.1.1.2", 8080) == 1
+    assert spoof(at_work.pods["c"], "10.1.1.4", "10.1.1.2", 8080) == 0
+
+
+@pytest.mark.parametrize(
+    "hand",
+    [
+        "nft add element ip podwire svc '{ 10.96.0.77 . tcp . 80 : drop }'",
+        "nft add element ip podwire svc '{ 10.96.0.77 . icmp . 80 : goto c1 }'",
+        "nft add element ip podwire eps '{ 10.96.0.10 . tcp . 80 . 16777216 : 10.1.1.9 . 1 }'",
+        "nft add element ip podwire eps '{ 10.96.0.77 . udplite . 80 . 1 : 10.1.1.9 . 1 }'",
+        "nft add element ip podwire refused '{ 10.96.0.10 . tcp . 80 }'",
+        "nft add element ip podwire external '{ 10.96.0.10 . icmp . 80 }'",
+        "nft add element ip podwire pods '{ 10.1.1.2 . 10.1.1.3 }'",
+        "nft add element ip podwire service_ranges '{ 10.77.0.0-10.77.0.5 }'",
+        "nft add chain ip podwire foreign '{ type filter hook forward priority 0; policy drop; }'",
+        "nft add set ip podwire foreign '{ type ipv4_addr; }'",
+        "nft flush ruleset",
+        "ip link set {link} address 02:00:00:00:00:01",
+        "ip neigh change 10.1.1.4 dev {link} lladdr 02:00:00:00:00:01 nud stale",
+    ],
+)
+async def test_whatever_is_done_by_hand_is_seen_and_undone(at_work: Rig, hand: str) -> None:
+    by_hand(hand.replace("{link}", LINK))
+    assert await at_work.drift() != []
+    for _ in range(2):  # what lies on a renewed link or table is read again
+        await at_work.resync()
+    assert await at_work.drift() == []
+    assert {ask(at_work.pods["c"], "10.96.0.10")[0] for _ in range(30)} == {"a", "b"}
+    assert ask(at_work.pods["b"], "10.96.0.12") == "ConnectionRefusedError"
+
+
+async def test_after_a_flushed_ruleset_an_add_fails_once_and_heals(at_work: Rig) -> None:
+    sh("nft", "flush", "ruleset")
+    assert (await at_work.add("d")).error is not None
+    await at_work.history_has("Resync healing of nftables")
+    assert (await at_work.add("d")).error is None
+    assert await at_work.drift() == []
+
+
+async def test_rules_are_loaded_with_more_than_a_thousand_open_files(rig: Rig) -> None:
+    """nft's library waits by select(2), which ends the process beyond descriptor 1,023."""
+    with ExitStack() as opened:
+        for _ in range(1100):
+            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        assert (await rig.start(OBJECTS)).error is None
+        sh("nft", "flush", "chain", "ip", "podwire", "pre")
+        assert (await rig.resync()).error is None
+    assert await rig.drift() == []

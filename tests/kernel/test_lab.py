@@ -442,16 +442,17 @@ def test_the_demonstration_is_right_and_cleans_up(root: Path) -> None:
     assert left() == ([], [])
 
 
-def test_the_demonstration_cleans_up_when_it_is_interrupted(root: Path) -> None:
-    with subprocess.Popen(
-        [PODWIRE, "lab", "demo", str(GUESTBOOK)], env=environment(root, NAME), stdout=subprocess.PIPE
-    ) as demo:
+@pytest.mark.parametrize("line", [b"agent ready", b"explain", b"pods ("], ids=["starting", "explaining", "changing"])
+def test_the_demonstration_cleans_up_when_it_is_interrupted(root: Path, tmp_path: Path, line: bytes) -> None:
+    own = {**environment(root, NAME), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([PODWIRE, "lab", "demo", str(GUESTBOOK)], env=own, stdout=subprocess.PIPE) as demo:
         assert demo.stdout is not None
-        for line in demo.stdout:
-            if b"agent ready" in line:
+        for said in demo.stdout:
+            if line in said:
                 demo.send_signal(signal.SIGINT)
                 break
         demo.stdout.read()
         assert demo.wait() != 0
     assert left() == ([], [])
     assert not (root / NAME).exists()
+    assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from podwire.controller.difference import Outcome
 from podwire.controller.events import AddPod, KubeStateChange, PodWired, Refused, Reported, Resync, ResyncReason
 from podwire.controller.snapshot import fold
-from podwire.dataplane.nftables.render import place
+from podwire.dataplane.nftables.slots import place
 from podwire.explain.packets import NODE, Verdict, explain_packet, parse_destination, parse_source
 from podwire.explain.places import places, where
 from podwire.explain.services import LIMITS, TOO_MANY, FrontendWhy, LeftOutView, explain_service

@@ -88,9 +88,9 @@ async def test_a_bug_in_an_event_is_answered_and_the_loop_goes_on(
 
     place, bench.linux.place = bench.linux.place, broken  # type: ignore[method-assign]
     result = await bench.controller.submit(ADD)
-    assert result.error == "internal error: KeyError('bug')"
+    assert result.error == "linux: internal error: KeyError('bug')"
     bench.linux.place = place  # type: ignore[method-assign]
-    await bench.until("Resync healing of linux, nftables, store")
+    await bench.until("Resync healing of linux")
     assert (await bench.controller.submit(ADD)).error is None
     assert await bench.controller.verify() == {}
 
@@ -157,3 +157,32 @@ def test_memory_is_as_strict_as_the_kernel() -> None:
     assert driver._one("a", None, 1).error == "a: EEXIST"
     assert driver._one("a", 1, None).error is None
     assert driver.held == {}
+
+
+async def test_a_reverted_failure_heals_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ADD that fails for what others did to the network (its table is gone) tells that the network wants a look."""
+    monkeypatch.setattr(loop_module, "HEALING_DELAYS", (0.0,))
+    bench.nftables.held.clear()
+    bench.nftables.fails = lambda _: "ENOENT" if not bench.nftables.held else None
+    assert (await bench.controller.submit(ADD)).error is not None
+    bench.nftables.fails = lambda _: None
+    await bench.until("Resync healing of nftables")
+    assert await bench.controller.verify() == {}
+
+
+async def test_a_driver_that_fails_for_ever_does_not_delay_the_healing_of_another(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "HEALING_DELAYS", (0.0, 3600.0))
+    bench.linux.fails = lambda key: "ENETUNREACH" if key in refused else None
+    refused = {next(key for key in bench.linux.held)}
+    bench.linux.held.clear()
+    await bench.controller.submit(Resync(ResyncReason.ON_DEMAND))
+    await bench.until("Resync healing of linux")  # and the next one is an hour away
+    bench.nftables.held.clear()
+    bench.nftables.fails = lambda _: "no luck"
+    key, ports = world.ServiceKey("default", "a"), (world.ServicePort("p", world.Protocol.TCP, 80),)
+    service = world.Service(ports, (world.parse_address("10.96.0.1"),))
+    await bench.controller.submit(KubeStateChange(((key, service),)))
+    bench.nftables.fails = lambda _: None
+    await bench.until("Resync healing of nftables")

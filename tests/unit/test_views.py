@@ -189,8 +189,9 @@ def test_drift_is_told_in_words_and_sorted() -> None:
         pytest.param(parse_address("fe80::1"), "fe80::1", id="an address"),
         pytest.param(Route(2, parse_address("169.254.1.1")), "index 2, via 169.254.1.1", id="a route"),
         pytest.param(
-            Link(5, "/run/netns/a", 6, "eth0", b"\x02\0\0\0\0\1", 1450, "s.eth0", ""),
-            "index 5, space /run/netns/a, inner 6, interface eth0, mac 02:00:00:00:00:01, mtu 1450, altname s.eth0",
+            Link(5, b"\xee\xee\xee\xee\xee\xee", "/run/netns/a", 6, "eth0", b"\x02\0\0\0\0\1", 1450, "s.eth0", ""),
+            "index 5, node_mac ee:ee:ee:ee:ee:ee, space /run/netns/a, inner 6, interface eth0, "
+            "mac 02:00:00:00:00:01, mtu 1450, altname s.eth0",
             id="a link whose alias is missing",
         ),
         pytest.param("1", "1", id="a setting"),

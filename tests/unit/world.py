@@ -13,7 +13,7 @@ from podwire.controller import events as e
 from podwire.controller.difference import Difference, Outcome, Scope
 from podwire.controller.transaction import Capability, Transaction
 from podwire.dataplane.linux import render as linux
-from podwire.dataplane.nftables import render as nftables
+from podwire.dataplane.nftables import slots as nftables
 from podwire.model.addresses import parse_address, parse_prefix
 from podwire.model.objects import (
     AttachmentKey,

@@ -80,6 +80,16 @@ class SandboxGone(Event, frozen=True):
         return f"SandboxGone {self.netns}"
 
 
+class SandboxUnseen(Event, frozen=True):
+    """A path no longer leads to a pod's network namespace, but the pod's link lives: from now on only the node's side
+    is looked after, until an ADD names the namespace anew."""
+
+    netns: str
+
+    def __str__(self) -> str:
+        return f"SandboxUnseen {self.netns}"
+
+
 class KubeStateChange(Event, frozen=True):
     """Objects of the cluster came, changed or (None) went; all in one transaction."""
 

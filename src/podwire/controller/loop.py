@@ -21,6 +21,7 @@ from podwire.controller.events import (
     Resync,
     ResyncReason,
     SandboxGone,
+    SandboxUnseen,
     Shutdown,
 )
 from podwire.controller.history import History, Record
@@ -50,9 +51,8 @@ class Controller:
         self._readers: list[asyncio.Future[Record]] = []
         self._wake = asyncio.Event()
         self._network = asyncio.Lock()
-        self._failed: frozenset[str] = frozenset()
-        self._failures = 0
-        self._healing: asyncio.TimerHandle | None = None
+        self._failures: dict[str, int] = {}
+        self._healing: dict[str, asyncio.TimerHandle] = {}
 
     def submit(self, event: Event) -> Answer:
         """The answer is always a Result; an error is in it, not raised."""
@@ -80,8 +80,8 @@ class Controller:
             if not self._follow_up(result, answer) and not answer.done():
                 answer.set_result(result)
             if isinstance(event, Shutdown):
-                if self._healing is not None:
-                    self._healing.cancel()
+                for timer in self._healing.values():
+                    timer.cancel()
                 return
 
     def _queue(self, queue: deque[tuple[Event, Answer]], event: Event, answer: Answer) -> Answer:
@@ -98,7 +98,6 @@ class Controller:
         except Exception as error:  # a bug: the snapshot stays, and the loop goes on
             log.exception("%s failed", event)
             result = Result(event, error=f"internal error: {error!r}")
-            self._failed |= {driver.name for driver in self._transaction.drivers}
         record = self.history.add(result, self._clock())
         self.tally.add(result)
         level = logging.WARNING if record.error else logging.DEBUG
@@ -123,32 +122,37 @@ class Controller:
                 undone.add_done_callback(lambda _: None if answer.done() else answer.set_result(result))
                 return True
             case Resync():
-                for netns in self._gone(result):
-                    self._queue(self._follow_ups, SandboxGone(netns), asyncio.get_running_loop().create_future())
+                for netns, lives in self._lost(result):
+                    event = SandboxUnseen(netns) if lives else SandboxGone(netns)
+                    self._queue(self._follow_ups, event, asyncio.get_running_loop().create_future())
         return False
 
-    def _gone(self, result: Result) -> list[str]:
-        """The namespaces of links that could not be made because their namespace no longer exists."""
+    def _lost(self, result: Result) -> list[tuple[str, bool]]:
+        """The paths that no longer lead to a pod's namespace, and whether the pod's link lives on: while it does, so
+        does its namespace, by whatever holds it (network_namespaces(7)), and only the path is lost."""
         lost = {
-            key.name
+            key.name: step.difference[key].before is not None
             for step in result.steps
             for key, outcome in step.outcomes.items()
-            if isinstance(key, LinkKey) and outcome.gone
+            if isinstance(key, LinkKey) and outcome.gone and key in step.difference
         }
         held = self.snapshot.attachments.items() if lost else ()
-        return sorted({it.netns for key, it in held if interface_name(key) in lost})
+        return sorted({(it.netns, lost[name]) for key, it in held if (name := interface_name(key)) in lost})
 
     def _heal_later(self, result: Result) -> None:
+        """Each driver that failed is read and mended later; the more often in a row, the later."""
         if isinstance(result.event, Resync):
             self.unsynced -= {step.driver for step in result.steps if step.worked()}
-            self._failures = 0 if result.error is None else self._failures
-        if not result.reverted:
-            self._failed |= result.unsettled()
-        if self._failed and self._healing is None:
-            delay = HEALING_DELAYS[min(self._failures, len(HEALING_DELAYS) - 1)]
-            self._failures += 1
-            self._healing = asyncio.get_running_loop().call_later(delay, self._heal)
+            for step in result.steps:
+                if not step.errors():
+                    self._failures.pop(step.driver, None)
+        for driver in sorted(result.unsettled()):
+            if driver not in self._healing:
+                failures = self._failures.get(driver, 0)
+                self._failures[driver] = failures + 1
+                delay = HEALING_DELAYS[min(failures, len(HEALING_DELAYS) - 1)]
+                self._healing[driver] = asyncio.get_running_loop().call_later(delay, self._heal, driver)
 
-    def _heal(self) -> None:
-        self._healing, drivers, self._failed = None, self._failed, frozenset()
-        self.submit(Resync(ResyncReason.HEALING, drivers=drivers))
+    def _heal(self, driver: str) -> None:
+        del self._healing[driver]
+        self.submit(Resync(ResyncReason.HEALING, drivers=frozenset((driver,))))

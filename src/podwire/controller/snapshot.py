@@ -56,6 +56,11 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
             for key in keys:
                 now = _release(now, key)
             return now, Touched(attachments=keys)
+        case e.SandboxUnseen(netns):
+            keys = frozenset(key for key, held in now.attachments.items() if held.netns == netns)
+            for key in keys:
+                now = _hold(now, key, replace(now.attachments[key], netns=""))
+            return now, Touched(attachments=keys)
         case e.KubeStateChange(changes):
             return _change(now, changes)
         case e.Resync(_, objects, whole):
@@ -96,6 +101,8 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
             )
         addresses.append(free[0])
         cursors = cursors.set(block, free[1])
+    for old in set(cursors) - set(now.node.pod_cidrs):
+        cursors = cursors.delete(old)
     index = blocks.next_index(interface_name(event.key), now.ledger)
     attachment = Attachment(event.pod, event.netns, tuple(addresses), index)
     return _hold(replace(now, cursors=cursors), event.key, attachment)

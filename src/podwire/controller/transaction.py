@@ -7,15 +7,20 @@ read again and tried once more. A driver that raises has failed for every key it
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from podwire.controller.difference import Desired, Difference, Driver, Outcome, Scope, difference, scope_of
 from podwire.controller.events import AddPod, Event, OnFailure, Refusal, Reported, Resync
 from podwire.controller.snapshot import fold
 from podwire.model.objects import Value
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
+
+log = logging.getLogger(__name__)
 
 
 class Capability(NamedTuple):
@@ -32,6 +37,8 @@ class Step(NamedTuple):
     difference: Difference
     outcomes: dict[Any, Outcome]
     writes: int
+    wanted: int = 0
+    """How many keys of its scope should be there."""
     error: str | None = None
 
     def errors(self) -> list[str]:
@@ -40,9 +47,9 @@ class Step(NamedTuple):
         return [self.error, *found] if self.error is not None else found
 
     def worked(self) -> bool:
-        """Whether the driver did anything right: a single refused key is not a broken driver."""
+        """Whether anything of what should be there is: a single refused key is not a broken driver."""
         refused = sum(outcome.error is not None for outcome in self.outcomes.values())
-        return self.error is None and (refused == 0 or refused < len(self.outcomes))
+        return self.error is None and (refused == 0 or refused < self.wanted)
 
 
 class Result(Value, frozen=True):
@@ -57,17 +64,23 @@ class Result(Value, frozen=True):
     decided: tuple[tuple[str, Desired], ...] = ()
 
     def unsettled(self) -> frozenset[str]:
-        """The drivers that failed in something, or want to be read again."""
+        """The drivers that failed in something, or want to be read again; but not for what is gone for ever."""
         return frozenset(
-            step.driver for step in self.steps if step.errors() or any(o.again for o in step.outcomes.values())
+            step.driver
+            for step in self.steps
+            if step.error is not None
+            or any(o.again or (o.error is not None and not o.gone) for o in step.outcomes.values())
         )
 
 
 def merge(parts: Iterable[tuple[str, Desired]]) -> Desired:
+    """All parts together; of a key that two capabilities want, the first has its way."""
     merged: Desired = {}
     for _, part in parts:
         for driver, wanted in part.items():
-            merged.setdefault(driver, {}).update(wanted)
+            into = merged.setdefault(driver, {})
+            for key, value in wanted.items():
+                into.setdefault(key, value)
     return merged
 
 
@@ -84,8 +97,8 @@ class Transaction:
         new, touched = fold(old, event)
         decided = self.decide(new, touched)
         before = self.decide(old, touched) if touched is not EVERYTHING else ()
-        wanted, was = merge(decided), merge(before)
-        scopes = self._scopes(event, (wanted, was), touched)
+        wanted = merge(decided)
+        scopes = self._scopes(event, (wanted, merge(before)), touched)
         undo = event.on_failure is OnFailure.REVERT
         new, steps = await self._reconcile(
             new,
@@ -96,17 +109,26 @@ class Transaction:
             stop=undo,
         )
         error = next((text for step in steps for text in step.errors()), None)
+        clean = False
         if error is not None and undo:
-            known = old  # the old snapshot, but with what was learnt of the network
-            for step in steps:
-                known, _ = fold(known, Reported(step.driver, step.outcomes))
-            reached = {step.driver for step in steps}
-            scopes = {name: scope for name, scope in scopes.items() if name in reached}
-            new, undone = await self._reconcile(known, was, scopes, fresh=True, backwards=True, stop=False)
+            new, undone = await self._revert(old, new, touched, scopes, steps)
             clean = not any(step.errors() for step in undone)
-            seconds = time.perf_counter() - started
-            return new, Result(event, (*steps, *undone), seconds, error, reverted=clean, decided=decided + before)
-        return new, Result(event, tuple(steps), time.perf_counter() - started, error, decided=decided + before)
+            steps += undone
+        seconds = time.perf_counter() - started
+        return new, Result(event, tuple(steps), seconds, error, reverted=clean, decided=decided + before)
+
+    async def _revert(
+        self, old: Snapshot, new: Snapshot, touched: Touched | None, scopes: Mapping[str, Scope], steps: Sequence[Step]
+    ) -> tuple[Snapshot, list[Step]]:
+        """Back to the old snapshot, but with what was learnt of the network. Where the store has taken the cursors,
+        they stay: an address that could not be had is not tried again at once."""
+        known = old if steps[0].errors() else replace(old, cursors=new.cursors)
+        for step in steps:
+            known, _ = fold(known, Reported(step.driver, step.outcomes))
+        reached = {step.driver for step in steps}
+        scopes = {name: scope for name, scope in scopes.items() if name in reached}
+        wanted = merge(self.decide(known, touched))
+        return await self._reconcile(known, wanted, scopes, fresh=True, backwards=True, stop=False)
 
     def drift(self, now: Snapshot) -> dict[str, Difference]:
         """What a resync would do, by driver; touches nothing. Raises OSError where a driver can't read."""
@@ -145,24 +167,29 @@ async def _one_driver(
 ) -> tuple[Snapshot, Step]:
     before = driver.writes
     programmed: Mapping[Any, Any] = now.programmed.get(driver.name, {})
+    changes: Difference = {}
     try:
         actual, fresh = _actual(driver, programmed, scope, fresh)
-    except OSError as error:
-        failed = {key: Outcome(error=f"{driver.name}: {error}") for key in scope.keys or ()}
+        changes = _due(now, scope, difference(mine, actual, driver.place))
+        outcomes = await _apply(driver, changes)
+        outcomes |= await _retry(driver, mine, scope, outcomes)
+        if any(outcome.again for outcome in outcomes.values()):
+            fresh, actual = True, driver.read(scope)
+            outcomes |= await _apply(driver, _due(now, scope, difference(mine, actual, driver.place)))
+    except Exception as error:  # whatever it is, it must not cost the other drivers, or the event, their turn
+        level = logging.WARNING if isinstance(error, OSError) else logging.ERROR
+        log.log(level, "driver %s failed", driver.name, exc_info=error)
+        what = str(error) if isinstance(error, OSError) else f"internal error: {error!r}"
+        touched = changes.keys() if scope.keys is None else scope.keys
+        failed = {key: Outcome(error=f"{driver.name}: {what}") for key in touched}
         now, _ = fold(now, Reported(driver.name, failed))
-        return now, Step(driver.name, {}, failed, 0, f"{driver.name} can't be read: {error}")
-    changes = _due(now, scope, difference(mine, actual, driver.place))
-    outcomes = await _apply(driver, changes)
-    outcomes |= await _retry(driver, mine, scope, outcomes)
-    if any(outcome.again for outcome in outcomes.values()):
-        fresh, actual = True, driver.read(scope)
-        outcomes |= await _apply(driver, _due(now, scope, difference(mine, actual, driver.place)))
+        return now, Step(driver.name, changes, failed, driver.writes - before, len(mine), f"{driver.name}: {what}")
     report = outcomes
     if fresh:  # what was read and found right, or found absent, is knowledge too
         absent = (programmed.keys() if scope.keys is None else scope.keys) - actual.keys()
         report = {key: Outcome(actual.get(key)) for key in (*actual, *absent)} | outcomes
     now, _ = fold(now, Reported(driver.name, report))
-    return now, Step(driver.name, changes, outcomes, driver.writes - before)
+    return now, Step(driver.name, changes, outcomes, driver.writes - before, len(mine))
 
 
 def _due(now: Snapshot, scope: Scope, changes: Difference) -> Difference:

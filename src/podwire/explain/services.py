@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from podwire import views
 from podwire.dataplane.nftables.layout import CLASSES
-from podwire.dataplane.nftables.render import slots
+from podwire.dataplane.nftables.slots import slots
 from podwire.explain.places import Places, places, where
 from podwire.model.addresses import FAMILIES, Address, family_of, show_address, show_host_port
 from podwire.model.network import Backend, Frontend

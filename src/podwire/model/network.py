@@ -31,9 +31,11 @@ class LinkKey(Value, frozen=True):
 
 
 class Link(Value, frozen=True):
-    """A pod's veth pair: `index` is the node's end's; `inner` (its index too) and the rest of it the pod's end's."""
+    """A pod's veth pair. `index`, `node_mac`, `mtu`, `altname` and `alias` are of the node's end; `space`, `inner` (an
+    index), `interface` and `mac` of the pod's end: all empty where that is in a namespace that can't be looked into."""
 
     index: int
+    node_mac: bytes
     space: str
     inner: int
     interface: str
@@ -44,7 +46,7 @@ class Link(Value, frozen=True):
 
 
 class UpKey(Value, frozen=True):
-    """That an interface is up."""
+    """That an interface is up. The value is True, or for a pod's end its MTU."""
 
     space: str
     index: int
@@ -122,17 +124,31 @@ class Backend(Value, frozen=True):
 class Slots(NamedTuple):
     """A frontend as nftables holds it.
 
-    `verdict` is its capacity class (1, 2, 4, 8 …), 0 where it is refused, None where it is missing. Right is: as many
-    slots as the class, the lower half of them full.
+    `verdict` is its capacity class (1, 2, 4, 8 …), 0 where it is refused, None where it is missing, -1 where it is
+    none that we give. Right is: as many slots as the class, the lower half of them full. `also_refused`: it stands
+    among the refused beside its verdict or slots.
     """
 
     verdict: int | None
     backends: tuple[Backend | None, ...]
+    also_refused: bool = False
 
     def __str__(self) -> str:
         held = ", ".join(str(b) for b in self.backends if b is not None)
-        kind = {None: "no verdict", 0: "refused"}.get(self.verdict, f"class {self.verdict}")
+        kind = {None: "no verdict", 0: "refused", -1: "a foreign verdict"}.get(self.verdict, f"class {self.verdict}")
+        kind += " and refused" if self.also_refused else ""
         return f"{kind}: {held}" if held else kind
+
+
+class AlienKey(Value, frozen=True):
+    """An element of our maps that no key of ours makes: somebody's hand. `element` is as the kernel gave it."""
+
+    family: Family
+    holder: str
+    element: bytes
+
+    def __str__(self) -> str:
+        return f"foreign element {self.element.hex()} in {self.holder} ({self.family})"
 
 
 class ServiceRangeKey(Value, frozen=True):
@@ -165,7 +181,7 @@ class LocalPodKey(Value, frozen=True):
 
 
 class RulesKey(Value, frozen=True):
-    """The constant rules of one family; the value is their layout version, 0 for foreign or altered ones."""
+    """The constant rules of one family; the value is False for foreign or altered ones."""
 
     family: Family
 

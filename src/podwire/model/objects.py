@@ -161,8 +161,9 @@ class ServiceCIDR(Value, frozen=True):
 class Attachment(Value, frozen=True):
     """One pod interface as this node has given it.
 
-    `netns` is the path of the pod's network namespace, `index` the interface index of the node's end (allocated like
-    an address), `confirmed` false until all of it was made: a start releases what is not.
+    `netns` is the path of the pod's network namespace ("" where it is not known any more), `index` the interface index
+    of the node's end (allocated like an address), `confirmed` false until all of it was made: a start releases what
+    is not.
     """
 
     pod: PodKey

@@ -13,8 +13,6 @@ from podwire.model.network import AddressKey, Route, RouteKey, RulesKey, SysctlK
 from podwire.model.snapshot import Snapshot, Touched
 
 LOOPBACK = 1
-LAYOUT = 1
-"""Version of the constant rules (docs/architecture.md): raised with every change of dataplane/nftables/layout.py."""
 SYSCTLS: dict[str, str] = {
     "net/ipv4/ip_forward": "1",
     "net/ipv6/conf/all/forwarding": "1",
@@ -33,4 +31,4 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
     for block in now.service_ranges:
         if block.family in own:
             linux[RouteKey("", block)] = Route(LOOPBACK, source=own[block.family])
-    return {"linux": linux, "nftables": {RulesKey(family): LAYOUT for family in FAMILIES}}
+    return {"linux": linux, "nftables": {RulesKey(family): True for family in FAMILIES}}

@@ -30,6 +30,8 @@ NODE_MAC = bytes.fromhex("eeeeeeeeeeee")
 LOOPBACK_INDEX = 1
 LINK_PREFIX = "pw"
 ALTNAME_BYTES, ALIAS_BYTES = 127, 255
+LONG = ".long"
+"""Ends the altname of a sandbox whose ID is longer than a name may be."""
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
@@ -49,34 +51,41 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
 
 
 def wiring(key: AttachmentKey, it: Attachment, mtu: int) -> dict[Any, Any]:
-    """What the kernel holds for one attachment, in the node's namespace and in the pod's."""
+    """What the kernel holds for one attachment, in the node's namespace and in the pod's, where that is known."""
     name, mac, inside = interface_name(key), pod_mac(key), pod_index(it)
     altname = f"{key.sandbox}.{key.interface}"
+    seen = bool(it.netns)
     found: dict[Any, Any] = {
         LinkKey(name): Link(
             index=it.index,
+            node_mac=NODE_MAC,
             space=it.netns,
-            inner=inside,
-            interface=key.interface,
-            mac=mac,
+            inner=inside if seen else 0,
+            interface=key.interface if seen else "",
+            mac=mac if seen else b"",
             mtu=mtu,
-            altname=altname if len(altname.encode()) <= ALTNAME_BYTES else name + ".long",
+            altname=altname if len(altname.encode()) <= ALTNAME_BYTES else name + LONG,
             alias=_cut(f"{it.pod.namespace}/{it.pod.name}", ALIAS_BYTES),
         ),
         UpKey("", it.index): True,
-        UpKey(it.netns, LOOPBACK_INDEX): True,
-        UpKey(it.netns, inside): True,
     }
+    for address in it.addresses:
+        found[RouteKey("", Prefix(address, family_of(address).bits))] = Route(it.index)
+        found[NeighbourKey("", it.index, address)] = mac
+    return found | _inside(it, inside, mtu) if seen else found
+
+
+def _inside(it: Attachment, index: int, mtu: int) -> dict[Any, Any]:
+    """The pod's end."""
+    found: dict[Any, Any] = {UpKey(it.netns, LOOPBACK_INDEX): True, UpKey(it.netns, index): mtu}
     for address in it.addresses:
         family = family_of(address)
         gateway = GATEWAY[family]
         found |= {
-            RouteKey("", Prefix(address, family.bits)): Route(it.index),
-            NeighbourKey("", it.index, address): mac,
-            AddressKey(it.netns, inside, address): True,
-            RouteKey(it.netns, Prefix(gateway, family.bits)): Route(inside),
-            RouteKey(it.netns, Prefix(Address(bytes(family.size)), 0)): Route(inside, via=gateway),
-            NeighbourKey(it.netns, inside, gateway): NODE_MAC,
+            AddressKey(it.netns, index, address): True,
+            RouteKey(it.netns, Prefix(gateway, family.bits)): Route(index),
+            RouteKey(it.netns, Prefix(Address(bytes(family.size)), 0)): Route(index, via=gateway),
+            NeighbourKey(it.netns, index, gateway): NODE_MAC,
         }
     return found
 

@@ -47,7 +47,9 @@ class Linux:
         found: dict[Any, Any] = {}
         ends: r.Ends = {}
         for space in sorted(scope.spaces):
-            with _opened(space, self._node) as (there, _):
+            with _opened(space, self._node) as (there, why):
+                if there is None and not why.gone:
+                    raise OSError(why.error)  # what is in it isn't known: it must not count as absent
                 if there is not None:
                     links = r.links(there.dump(r.GETLINK, r.get_links()))
                     ends |= r.ends(space, links)
@@ -55,7 +57,7 @@ class Linux:
                     found.update(_objects(space, there))
         links = r.links(self._node.dump(r.GETLINK, r.get_links()))
         doomed = {index for index, seen in links.items() if r.is_doomed(seen)}
-        self._note_doomed({r.name_of(links[index]): "" for index in doomed})
+        self._doomed = {r.name_of(links[index]): "" for index in doomed} | self._doomed
         living = {index: seen for index, seen in links.items() if index not in doomed}
         found |= r.up("", living)
         found.update(r.link_of(index, seen, ends) for index, seen in living.items() if r.is_ours(seen))
@@ -81,29 +83,38 @@ class Linux:
             with _opened(space, self._node) as (there, missing):
                 outcomes |= self._send(there, missing, keys, difference)
         doomed = [key for key in goes if isinstance(key, LinkKey) and outcomes[key].error is None]
-        self._note_doomed({key.name: difference[key].before.space for key in doomed})
+        if doomed:
+            self._doomed |= {key.name: difference[key].before.space for key in doomed}
+            self._when_doomed()
         return outcomes
 
-    def collect(self) -> None:
-        """Deletes the doomed links, all at once. May run in another thread than the rest."""
-        names = frozenset(self._doomed)
-        if not names:
-            return
-        self.writes += 1
+    @property
+    def doomed(self) -> frozenset[str]:
+        """Links that wait for their deletion."""
+        return frozenset(self._doomed)
+
+    def delete_doomed(self) -> None:
+        """All at once, whoever is among them by now. May run in another thread than the rest; raises OSError."""
         errors = self._collector.send(r.delete_doomed())
         code = next(iter(errors.values()), 0)
         if code and code not in GONE:
             raise OSError(code, f"links can't be deleted: {os.strerror(code)}")
+
+    def forget_doomed(self, names: frozenset[str]) -> None:
+        """They were doomed before the last deletion, so they are gone."""
+        self.writes += 1
         self._doomed = {name: space for name, space in self._doomed.items() if name not in names}
+
+    def collect(self) -> None:
+        """Deletes the doomed links now."""
+        names = self.doomed
+        if names:
+            self.delete_doomed()
+            self.forget_doomed(names)
 
     def close(self) -> None:
         self._node.close()
         self._collector.close()
-
-    def _note_doomed(self, found: dict[str, str]) -> None:
-        if found:
-            self._doomed = found | self._doomed
-            self._when_doomed()
 
     def _in_the_way(self, key: LinkKey, wanted: Link) -> bool:
         """Whether a doomed link may still hold a name that a new one is to have, on the node or in the pod."""
@@ -140,7 +151,7 @@ class Linux:
                         outcomes[key] = absent
                         continue
                     opened.callback(os.close, descriptor)
-                    outcomes[key] = Outcome(change.after, again=r.remade(change))
+                    outcomes[key] = Outcome(change.after, again=r.disturbs(change))
                 made = r.render(key, change, descriptor)
                 messages += made
                 owners += [key] * len(made)
@@ -160,14 +171,15 @@ def _failures(errors: dict[int, int], owners: list[Any], difference: Difference)
 
 
 def _objects(space: str, there: netlink.Socket) -> Iterator[tuple[Any, Any]]:
-    kinds: tuple[tuple[int, bytes, Callable[[str, bytes], tuple[Any, Any] | None]], ...] = (
-        (r.GETADDR, bytes(7), r.address_of),
-        (r.GETROUTE, bytes(11), r.route_of),
-        (r.GETNEIGH, bytes(11), r.neighbour_of),
-    )
-    for kind, rest, parse in kinds:
-        for family in FAMILIES:
-            for body in there.dump(kind, bytes((family.number,)) + rest):
+    for family in FAMILIES:
+        any_of_family = bytes((family.number,)) + bytes(11)
+        asked: tuple[tuple[int, bytes, Callable[[str, bytes], tuple[Any, Any] | None]], ...] = (
+            (r.GETADDR, any_of_family[:8], r.address_of),
+            (r.GETROUTE, r.routes_request(family), r.route_of),
+            (r.GETNEIGH, any_of_family, r.neighbour_of),
+        )
+        for kind, request, parse in asked:
+            for body in there.dump(kind, request):
                 item = parse(space, body)
                 if item is not None:
                     yield item

@@ -1,20 +1,24 @@
 """One change of a link, address, route or neighbour to rtnetlink messages, and their dumps back. Pure.
 
 Invariants: what a dump gives back equals what was rendered. Ours are recognised by marks given at birth: a route,
-address or neighbour by its protocol number, a link by the form of its name and its MAC address (alias and altname
-follow in messages of their own and may be missing). A link that goes is only moved to the group of the doomed: the
-kernel takes some 20 ms for a deletion, however many it deletes.
+address or neighbour by its protocol number, a link by its kind and the form of its name (alias and altname follow in
+messages of their own and may be missing). The name and MAC address of a pod's end are the pod's own after its birth.
+A link that goes is only moved to the group of the doomed: the kernel takes some 20 ms for a deletion, however many it
+deletes.
 """
 
+import sys
 from struct import pack, unpack_from
 from typing import Any
+
+from msgspec.structs import replace
 
 from podwire.controller.difference import Change
 from podwire.dataplane.messages import CREATE, EXCL, REPLACE, Message, attr, attrs, nest, text, u32, walk
 from podwire.ipam.blocks import FIRST_INDEX
-from podwire.model.addresses import Address, Prefix, family_of
+from podwire.model.addresses import Address, Family, Prefix, family_of
 from podwire.model.network import AddressKey, Link, LinkKey, NeighbourKey, Route, RouteKey, SysctlKey, UpKey
-from podwire.pods.wiring import LINK_PREFIX, LOOPBACK_INDEX, NODE_MAC
+from podwire.pods.wiring import LINK_PREFIX, LOOPBACK_INDEX
 
 PROTOCOL = 177
 """Ours: of routes (rtm_protocol), addresses (IFA_PROTO) and neighbours (NDA_PROTOCOL)."""
@@ -33,22 +37,26 @@ IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_LINKINFO, IFLA_IFALIAS, IFL
 IFLA_NET_NS_FD, IFLA_PROP_LIST, IFLA_ALT_IFNAME = 28, 52, 53
 FLAGS = -1  # beside a link's attributes, the flags of its header
 NAME_BYTES = 14
-ORDER = (SysctlKey, LinkKey, UpKey, AddressKey, RouteKey, NeighbourKey)
+ORDER = (SysctlKey, LinkKey, UpKey, AddressKey, NeighbourKey, RouteKey)
 
 Seen = dict[int, bytes]
 Ends = dict[int, tuple[str, int, str, bytes]]
 
 
 def rank(key: Any) -> tuple[int, int]:
-    """Create in this order, delete in the reverse: a default route needs the route to its gateway."""
+    """Create in this order, delete in the reverse: a default route needs the route to its gateway, and no packet may
+    ask for a neighbour before it is told."""
     return ORDER.index(type(key)), -key.destination.length if isinstance(key, RouteKey) else 0
 
 
 def place(wanted: Any, actual: Any) -> Any:
-    """A route by its gateway alone is content with whatever interface the kernel found for it."""
+    """A route by its gateway alone is content with whatever interface the kernel found for it; a link with the name
+    and MAC address that its pod has given it."""
     if isinstance(wanted, Route) and wanted.index == 0 and isinstance(actual, Route):
         same = wanted.via == actual.via and wanted.source == actual.source
         return actual if same else wanted
+    if isinstance(wanted, Link) and isinstance(actual, Link) and _identity(wanted) == _identity(actual):
+        return replace(wanted, interface=actual.interface, mac=actual.mac)
     return wanted
 
 
@@ -61,7 +69,7 @@ def render(key: Any, change: Change, descriptor: int) -> list[Message]:
         case LinkKey(name):
             return _link(name, change, descriptor)
         case UpKey(space, index):
-            return [] if gone else _up(space, index)
+            return [] if gone else _up(space, index, value)
         case AddressKey(_, index, address):
             family = family_of(address)
             head = pack("=BBBBI", family.number, family.bits, 0, 0, index)
@@ -73,7 +81,8 @@ def render(key: Any, change: Change, descriptor: int) -> list[Message]:
         case NeighbourKey(_, index, address):
             head = pack("=BxHiHBB", family_of(address).number, 0, index, PERMANENT, 0, 0)
             body = head + attr(1, address) + attr(2, value) + attr(12, bytes((PROTOCOL,)))
-            return [Message(NEWNEIGH + gone, flags, body)]
+            # Always in place of what is there: a packet in between leaves an entry that the kernel made by itself.
+            return [Message(NEWNEIGH + gone, 0 if gone else CREATE | REPLACE, body)]
     raise TypeError(key)
 
 
@@ -87,22 +96,27 @@ def remade(change: Change) -> bool:
     return before is not None and after is not None and _identity(before) != _identity(after)
 
 
-def _identity(it: Link) -> tuple[int, str, int, str, bytes]:
-    return it.index, it.space, it.inner, it.interface, it.mac
+def disturbs(change: Change) -> bool:
+    """Whether other keys go with a link's change."""
+    before, after = change
+    return remade(change) or (before is not None and after is not None and before.node_mac != after.node_mac)
+
+
+def _identity(it: Link) -> tuple[int, str, int]:
+    return it.index, it.space, it.inner
 
 
 def _header(index: int, up: bool = False) -> bytes:
     return pack("=BxHiII", 0, 0, index, UP * up, UP * up)
 
 
-def _up(space: str, index: int) -> list[Message]:
+def _up(space: str, index: int, value: Any) -> list[Message]:
     up = Message(NEWLINK, 0, _header(index, up=True))
-    if (
-        space and index != LOOPBACK_INDEX
-    ):  # no link-local address: nothing to detect a duplicate of, no router to solicit
-        quiet = nest(IFLA_AF_SPEC, nest(10, attr(8, NO_LINK_LOCAL)))
-        return [Message(NEWLINK, 0, _header(index) + quiet), up]
-    return [up]
+    if not space or index == LOOPBACK_INDEX:
+        return [up]
+    # No link-local address: nothing to detect a duplicate of, no router to solicit.
+    quiet = nest(IFLA_AF_SPEC, nest(10, attr(8, NO_LINK_LOCAL)))
+    return [Message(NEWLINK, 0, _header(index) + u32(IFLA_MTU, value) + quiet), up]
 
 
 def _route(destination: Prefix, value: Route) -> bytes:
@@ -132,6 +146,8 @@ def _link(name: str, change: Change, descriptor: int) -> list[Message]:
     if before.altname != after.altname:
         found.append(Message(NEWPROP, CREATE | EXCL, _altname(after)))
     settings = u32(IFLA_MTU, after.mtu) + attr(IFLA_IFALIAS, after.alias.encode())
+    if before.node_mac != after.node_mac:  # only then: the kernel forgets the neighbours, even for the same address
+        settings += attr(IFLA_ADDRESS, after.node_mac)
     return [*found, Message(NEWLINK, 0, _header(after.index) + settings)]
 
 
@@ -147,13 +163,13 @@ def _new_link(name: str, it: Link, descriptor: int) -> list[Message]:
     born = (
         _header(it.index)
         + text(IFLA_IFNAME, name)
-        + attr(IFLA_ADDRESS, NODE_MAC)
+        + attr(IFLA_ADDRESS, it.node_mac)
         + u32(IFLA_MTU, it.mtu)
         + nest(IFLA_LINKINFO, attr(1, b"veth"), nest(2, attr(1, peer)))
     )
     per_interface = nest(
         IFLA_AF_SPEC,
-        nest(2, nest(1, u32(SEND_REDIRECTS, 0), u32(RP_FILTER, 0))),
+        nest(2, nest(1, u32(SEND_REDIRECTS, 0), u32(RP_FILTER, 1))),
         nest(10, attr(8, NO_LINK_LOCAL)),
     )
     return [
@@ -185,26 +201,30 @@ def name_of(seen: Seen) -> str:
 
 def is_ours(seen: Seen) -> bool:
     name = name_of(seen)
-    return name.startswith(LINK_PREFIX) and len(name) == NAME_BYTES and seen.get(IFLA_ADDRESS) == NODE_MAC
+    kind = attrs(seen.get(IFLA_LINKINFO, b"")).get(1, b"")
+    return name.startswith(LINK_PREFIX) and len(name) == NAME_BYTES and kind.rstrip(b"\0") == b"veth"
 
 
 def is_doomed(seen: Seen) -> bool:
     return is_ours(seen) and IFLA_GROUP in seen and unpack_from("=I", seen[IFLA_GROUP])[0] == DOOMED
 
 
-def up(space: str, seen: dict[int, Seen]) -> dict[UpKey, bool]:
+def up(space: str, seen: dict[int, Seen]) -> dict[UpKey, Any]:
     """Only the loopback and our links are ours to hold up; in a pod ours have the high indexes."""
-    return {
-        UpKey(space, index): True
-        for index, one in seen.items()
-        if one[FLAGS][0] & UP and (index == LOOPBACK_INDEX or (index >= FIRST_INDEX if space else is_ours(one)))
-    }
+    found: dict[UpKey, Any] = {}
+    for index, one in seen.items():
+        if one[FLAGS][0] & UP:
+            if index == LOOPBACK_INDEX or (not space and is_ours(one)):
+                found[UpKey(space, index)] = True
+            elif space and index >= FIRST_INDEX:
+                found[UpKey(space, index)] = unpack_from("=I", one[IFLA_MTU])[0]
+    return found
 
 
 def ends(space: str, seen: dict[int, Seen]) -> Ends:
     """A pod's ends of links, by the index of the node's end."""
     return {
-        int.from_bytes(one[IFLA_LINK], "little"): (space, index, name_of(one), one.get(IFLA_ADDRESS, b""))
+        int.from_bytes(one[IFLA_LINK], sys.byteorder): (space, index, name_of(one), one.get(IFLA_ADDRESS, b""))
         for index, one in seen.items()
         if IFLA_LINK in one
     }
@@ -217,6 +237,7 @@ def link_of(index: int, seen: Seen, others: Ends) -> tuple[LinkKey, Link]:
     space, inner, interface, mac = others.get(index, ("", 0, "", b""))
     return LinkKey(name_of(seen)), Link(
         index=index,
+        node_mac=seen.get(IFLA_ADDRESS, b""),
         space=space,
         inner=inner,
         interface=interface,
@@ -248,7 +269,17 @@ def route_of(space: str, body: bytes) -> tuple[RouteKey, Route] | None:
 
 
 def neighbour_of(space: str, body: bytes) -> tuple[NeighbourKey, bytes] | None:
+    """One that is no longer permanent has no MAC address that counts."""
     seen = attrs(body, 12)
-    if seen.get(12) != bytes((PROTOCOL,)) or 2 not in seen:
+    if seen.get(12) != bytes((PROTOCOL,)) or 1 not in seen:
         return None
-    return NeighbourKey(space, unpack_from("=i", body, 4)[0], Address(seen[1])), seen[2]
+    state = unpack_from("=H", body, 8)[0]
+    return (
+        NeighbourKey(space, unpack_from("=i", body, 4)[0], Address(seen[1])),
+        seen.get(2, b"") if state & PERMANENT else b"",
+    )
+
+
+def routes_request(family: Family) -> bytes:
+    """Only ours, of the main table: a dump honours its filter (NETLINK_GET_STRICT_CHK)."""
+    return pack("=BBBBBBBBI", family.number, 0, 0, 0, MAIN_TABLE, PROTOCOL, 0, 0, 0)

@@ -27,6 +27,7 @@ def write(path: str, value: str) -> None:
     """Raises OSError."""
     if path == FORWARDING and value != "0":
         for listening in sorted((ROOT / "net/ipv6/conf").glob("*/accept_ra")):
-            if listening.read_text().strip() == "1":
+            # Not `default` and `all`: an interface born later, a pod's above all, must not become the way out.
+            if listening.parent.name not in ("all", "default") and listening.read_text().strip() == "1":
                 listening.write_text("2")
     (ROOT / path).write_text(value)

@@ -6,7 +6,6 @@ ours and unaltered if the seal's digest is that of what is read; else they are l
 """
 
 import errno
-import itertools
 import os
 from hashlib import sha1
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.dataplane import netlink
 from podwire.dataplane.messages import Message, attrs, text
-from podwire.dataplane.nftables import libnftables
+from podwire.dataplane.nftables import libnftables, reading, rules, slots
 from podwire.dataplane.nftables import render as r
 from podwire.dataplane.nftables.layout import SEAL, layout, renew, seal
 from podwire.model.addresses import FAMILIES, Family
@@ -36,7 +35,7 @@ class NFTables:
         return r.rank(key)
 
     def place(self, wanted: Any, actual: Any) -> Any:
-        return r.place(wanted, actual)
+        return slots.place(wanted, actual)
 
     def read(self, scope: Scope) -> dict[Any, Any]:
         maps = MAPS if scope.keys is None else {name for key in scope.keys for name in r.holder(key)}
@@ -45,7 +44,7 @@ class NFTables:
             version = self._read_rules(family) if RulesKey(family) in scope else None
             if version is not None:
                 found[RulesKey(family)] = version
-            found |= r.keys(family, {name: self._dump(family, name) for name in maps})
+            found |= reading.keys(family, {name: self._dump(family, name) for name in maps})
         return {key: value for key, value in found.items() if key in scope}
 
     def apply(self, difference: Difference) -> dict[Any, Outcome]:
@@ -84,59 +83,61 @@ class NFTables:
             for position, code in sorted(errors.items()):
                 owner = owners[position] if position < len(owners) else None
                 for key in [owner] if owner is not None else [] if named - {None} else list(left):
-                    refused.setdefault(key, Outcome(error=f"{key}: {os.strerror(code)} ({errno.errorcode[code]})"))
+                    refused.setdefault(
+                        key, Outcome(error=f"{key}: {os.strerror(code)} ({errno.errorcode.get(code, code)})")
+                    )
                     left.pop(key, None)
         return refused
 
     def _dump(self, family: Family, name: str) -> list[bytes]:
         return self._socket.dump(r.GETELEM, r.table(family) + text(2, name))
 
-    def _read_rules(self, family: Family) -> int | None:
-        """Their version; 0 where they are not as they were loaded, None where there are none."""
+    def _read_rules(self, family: Family) -> bool | None:
+        """Whether they are as they were loaded, from what they should be loaded from now; None where there is no
+        table."""
         named = r.table(family) + text(3, SEAL)
         for body in self._socket.dump(r.GETCHAIN, named, 0):
             comment = attrs(body, 4).get(_CHAIN_COMMENT, b"")[2:-1].decode(errors="replace")
-            version, _, digest = comment.partition(" ")
-            return int(version) if version.isdigit() and digest == self._digest(family) else 0
-        return 0 if self._socket.dump(r.GETCHAIN, r.table(family)) else None
-
-    def _digest(self, family: Family) -> str:
-        """Of the rules as they are read, and of what they should have been made from."""
-        bodies = self._socket.dump(r.GETRULE, r.table(family))
-        rules = [(seen[2], seen[4]) for seen in (attrs(body, 4) for body in bodies)]
-        rules.sort(key=lambda rule: rule[0])  # by chain; within one, their order counts
-        hooks = sorted(
-            (seen[3], seen.get(4, b""), seen.get(5, b""))
-            for seen in (attrs(body, 4) for body in self._socket.dump(r.GETCHAIN, r.table(family)))
-            if seen[3][:-1].decode() != SEAL
-        )
-        parts = [layout(family).encode(), *itertools.chain(*rules), *itertools.chain(*hooks)]
-        return sha1(b"".join(parts), usedforsecurity=False).hexdigest()[:16]
+            return comment == _digest(family, _rules(self._socket, family))
+        return False if self._socket.dump(r.GETTABLE, r.table(family), 0) else None
 
     def _load_rules(self, family: Family, change: Change) -> Outcome:
-        version = change.after
-        if version is None:
+        if change.after is None:
             return Outcome(change.before, error="rules are removed by uninstalling only")
+        # Not even the maps are as they should be: all anew, and the elements are read again.
+        renewed = change.before is not None and not self._swap_rules(family)
         self.writes += 2
-        renewed = False
-        error = libnftables.run(layout(family)) if change.before is None else self._swap_rules(family)
-        if error and change.before is not None:
-            # Not even the maps are as they should be: all anew, and the elements are read again.
-            error, renewed = libnftables.run(renew(family)), True
-        error = error or libnftables.run(seal(family, version, self._digest(family)))
-        return Outcome(error=f"rules of {family}: {error.strip()}") if error else Outcome(version, again=renewed)
+        error = ""
+        if change.before is None or renewed:
+            error = libnftables.run(renew(family))
+        error = error or libnftables.run(seal(family, _digest(family, _rules(self._socket, family))))
+        return Outcome(error=f"rules of {family}: {error.strip()}") if error else Outcome(True, again=renewed)
 
-    def _swap_rules(self, family: Family) -> str:
-        """nft can't refill a table whose maps the rules name. So the rules, as the kernel reads them, are made in an
-        empty namespace and swapped in as they are."""
+    def _swap_rules(self, family: Family) -> bool:
+        """Whether the table now reads as it should. nft can't refill a table whose maps the rules name; so the rules,
+        as the kernel reads them, are made in an empty namespace and swapped in as they are."""
         with netlink.inside(None):
             error = libnftables.run(layout(family))
-            pattern = netlink.Socket(netlink.NETFILTER)
+            pattern_socket = netlink.Socket(netlink.NETFILTER)
         try:
-            rules = pattern.dump(r.GETRULE, r.table(family))
-            messages = r.swap(family, pattern.dump(r.GETCHAIN, r.table(family)), rules)
+            pattern = _rules(pattern_socket, family)
         finally:
-            pattern.close()
+            pattern_socket.close()
+        if error:
+            return False
+        messages = rules.swap(family, pattern, _rules(self._socket, family))
         self.writes += len(messages)
-        errors = self._socket.send(r.batch(messages)) if not error else {}
-        return error or "; ".join(os.strerror(code) for code in errors.values())
+        if self._socket.send(r.batch(messages)):
+            return False
+        return _digest(family, _rules(self._socket, family)) == _digest(family, pattern)
+
+
+def _rules(there: netlink.Socket, family: Family) -> rules.Rules:
+    whole = r.table(family)
+    return rules.Rules.read(there.dump(r.GETCHAIN, whole), there.dump(r.GETRULE, whole), there.dump(r.GETSET, whole))
+
+
+def _digest(family: Family, held: rules.Rules) -> str:
+    """Of the rules as they are read, and of what they should have been made from."""
+    parts = (layout(family).encode(), *held.parts())
+    return sha1(b"".join(parts), usedforsecurity=False).hexdigest()[:16]

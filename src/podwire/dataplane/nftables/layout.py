@@ -5,8 +5,9 @@ shape that nft lists rightly and, where it can, loads again: other tools on the 
 empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that names `eps`.
 
     pre, out   a frontend's verdict in `svc` sends the packet to the chain of its capacity class
-    c1 … c4096 draw a slot of `eps` and rewrite the destination; an empty slot breaks the rule, the next draws again,
-               and the last draws from the lower half, which is always full
+    c1 … c4096 draw a slot of `eps` and rewrite the destination; an empty slot breaks the rule, the next draws again;
+               then one from the lower half, which is always full; then the first slot, since every lookup reads the
+               newest generation: a frontend may have left this class in between
     entry,     whatever still goes to a refused frontend or to an address that is only a Service's is refused at once
     local
     post       a pod that reaches itself through a Service must see another source
@@ -21,7 +22,7 @@ DRAWS = 6
 """From all slots, before the one from the full lower half: at worst one in 64 new connections gets there."""
 PROTOCOLS = ("tcp", "udp", "sctp")
 SEAL = "layout"
-"""An empty chain whose comment says which version the rules are and what they read as just after loading."""
+"""An empty chain whose comment is the digest of what the table reads as just after loading."""
 
 _HOOKS = {
     "pre": "nat hook prerouting priority -100",
@@ -55,9 +56,9 @@ def renew(family: Family) -> str:
     return f"add table {where}\ndelete table {where}\n{layout(family)}"
 
 
-def seal(family: Family, version: int, digest: str) -> str:
+def seal(family: Family, digest: str) -> str:
     chain = f"{keyword(family)} {TABLE} {SEAL}"
-    return f'add chain {chain}\ndelete chain {chain}\nadd chain {chain} {{ comment "{version} {digest}"; }}'
+    return f'add chain {chain}\ndelete chain {chain}\nadd chain {chain} {{ comment "{digest}"; }}'
 
 
 def _maps(family: Family) -> list[str]:
@@ -101,7 +102,7 @@ def _rules(ip: str) -> dict[str, list[str]]:
     ]
     rules |= dict.fromkeys(("entry", "local"), refusals)
     for size in CLASSES:
-        draws = [size] if size <= 2 else [size] * DRAWS + [size // 2]
+        draws = [size] * (DRAWS if size > 2 else 1) + sorted({1, size // 2} - {0, size}, reverse=True)
         # One rule for each protocol: with a set of them nft lists a rule that it can't load again.
         rules[f"c{size}"] = [
             f"meta l4proto {protocol} dnat {ip} addr . port to {frontend} . numgen random mod {k} map @eps"

@@ -1,10 +1,12 @@
 """nft's own language, through its library (libnftables.so.1, by ctypes): for the constant rules only.
 
 Invariants: a call is one transaction, in the network namespace of the calling thread. An element through here costs
-0.2 ms; in bulk they go as packed messages (`render.py`).
+0.2 ms; in bulk they go as packed messages (`render.py`). The library waits by select(2), which ends the process where
+a descriptor is beyond 1,023: one below is kept for it.
 """
 
 import ctypes
+import os
 from functools import cache
 
 _ERROR_BYTES = 500
@@ -25,9 +27,14 @@ def _library() -> ctypes.CDLL:
     return library
 
 
+_kept = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
 def run(commands: str) -> str:
     """Runs the commands; answers the error, "" for none. Raises NftablesMissing."""
+    global _kept
     library = _library()
+    os.close(_kept)  # its number is the lowest that is free: the library's socket gets it
     context = ctypes.c_void_p(library.nft_ctx_new(0))
     library.nft_ctx_buffer_error(context)
     try:
@@ -36,3 +43,4 @@ def run(commands: str) -> str:
         return (said or "nft failed without a word") if failed else ""
     finally:
         library.nft_ctx_free(context)
+        _kept = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
