@@ -7,6 +7,7 @@ a resource is answered by the fault in its stead. It may be served at several ad
 
 import asyncio
 import json
+import socket
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -160,8 +161,8 @@ class FakeApi:
         app.router.add_patch("/api/v1/nodes/{name}/status", self._node)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01, handler_cancellation=True)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls, reuse_address=True)
-        await site.start()
+        listener = socket.create_server(("127.0.0.1", port))
+        await web.SockSite(runner, listener, ssl_context=tls).start()
         address = runner.addresses[0]
         try:
             yield f"{'https' if tls else 'http'}://127.0.0.1:{address[1]}"
@@ -169,6 +170,10 @@ class FakeApi:
             for stream in self.streams:
                 if stream.port == address[1]:
                     stream.queue.put_nowait(ConnectionAbortedError())
+            # What was accepted at the last moment must become a connection first: asyncio would forget it.
+            asyncio.get_running_loop().remove_reader(listener)
+            for _ in range(5):
+                await asyncio.sleep(0)
             await runner.cleanup()
 
     def _of(self, resource: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

@@ -46,9 +46,7 @@ async def test_where_nobody_answers_the_error_names_all() -> None:
         with pytest.raises(ApiError) as raised:
             await api.get(NODES)
     assert raised.value.status == 0
-    assert str(raised.value).count("Cannot connect to host") == 2
-    assert f"{UNREACHABLE}: " in str(raised.value)
-    assert f"; {second}: " in str(raised.value)
+    assert str(raised.value) == f"{UNREACHABLE}: Connection refused; {second}: Connection refused"
 
 
 @pytest.mark.parametrize(("status", "left"), [(500, True), (503, True), (404, False), (429, False)])

@@ -7,7 +7,9 @@ no proxy is used, so that credentials go nowhere else.
 """
 
 import asyncio
+import os
 import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -236,4 +238,11 @@ def _words(error: Exception) -> str:
         return "no answer in time"
     if isinstance(error, aiohttp.ClientPayloadError):
         return "the connection ended in the middle of an answer"
-    return " ".join(str(error).split()) or type(error).__name__
+    cause: BaseException = error
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        cause = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        cause = error.os_error
+    if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and (cause.errno or 0) > 0:
+        return os.strerror(cause.errno or 0)
+    return " ".join(str(cause).split()) or type(cause).__name__
