@@ -129,9 +129,10 @@ class Agent:
 
     @property
     def source_errors(self) -> tuple[str, ...]:
+        found = self.controller.snapshot.unfit_ranges
         if self.manifests is not None:
-            return self.manifests.loaded.errors
-        return self.kubernetes.errors if self.kubernetes is not None else ()
+            return found + self.manifests.loaded.errors
+        return found + self.kubernetes.errors if self.kubernetes is not None else found
 
     def close(self) -> None:
         self.store.close()

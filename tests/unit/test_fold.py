@@ -195,7 +195,6 @@ def _cidrs(*lists: tuple[str, ...]) -> tuple[tuple[ServiceCIDRKey, ServiceCIDR],
         pytest.param(
             (("10.97.0.0/16",), ("10.95.0.0/16",)), ["10.95.0.0/16", "10.96.0.0/16", "10.97.0.0/16"], id="beside"
         ),
-        pytest.param((("::/0",), ("0.0.0.0/0",)), ["0.0.0.0/0", "::/0"], id="all there is, of both families"),
     ],
 )
 def test_service_ranges_are_those_of_configuration_and_objects_without_overlaps(
@@ -223,3 +222,26 @@ def test_a_range_touches_only_the_services_that_come_to_lie_in_it() -> None:
     _, touched = fold(after, e.KubeStateChange(_cidrs(("10.97.0.0/16",), ("10.97.4.0/24",))))
     assert touched is not None
     assert not touched.ranges
+
+
+@pytest.mark.parametrize(
+    ("cidr", "why"),
+    [
+        ("0.0.0.0/0", "the node's address 192.168.0.1 lies in it"),
+        ("192.168.0.0/16", "the node's address 192.168.0.1 lies in it"),
+        ("10.1.0.0/16", "the node's pod CIDR 10.1.1.0/29 lies in it"),
+        ("10.1.1.0/30", "the node's pod CIDR 10.1.1.0/29 lies in it"),
+    ],
+    ids=["everything", "around the node", "around its pods", "within its pods"],
+)
+def test_a_service_range_in_which_somebody_lives_is_left_out_and_said_so(cidr: str, why: str) -> None:
+    now = Snapshot(world.Local("one", 1500, (parse_prefix(cidr), parse_prefix("10.96.0.0/16"))))
+    now, _ = fold(now, e.KubeStateChange(((world.NODE, world.NODES[0]),)))
+    assert now.service_ranges == (parse_prefix("10.96.0.0/16"),)
+    assert now.unfit_ranges == (f"service range {cidr} is not used: {why}",)
+
+
+def test_a_cluster_ip_that_is_the_nodes_own_does_not_shut_the_node() -> None:
+    now, _ = fold(world.start(), e.KubeStateChange(((ServiceKey("default", "a"), _service("", "192.168.0.1")),)))
+    ranges = [key for key in decided(now)["nftables"] if isinstance(key, ServiceRangeKey)]
+    assert [key.first for key in ranges] == [parse_address("10.96.0.0")]

@@ -66,7 +66,9 @@ services = st.builds(
         unique_by=(lambda port: port.name, lambda port: (port.protocol, port.port)),
     ).map(tuple),
     cluster_ips=st.lists(
-        st.sampled_from(("10.96.0.1", "10.96.0.2", "10.97.0.3", "fd96::1")).map(parse_address), max_size=2, unique=True
+        st.sampled_from(("10.96.0.1", "10.96.0.2", "10.97.0.3", "fd96::1", "192.168.0.1")).map(parse_address),
+        max_size=2,
+        unique=True,
     ).map(tuple),
     external_ips=st.lists(st.sampled_from(EXTERNAL), max_size=1).map(tuple),
     created=st.sampled_from(("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")),

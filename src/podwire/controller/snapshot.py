@@ -199,30 +199,38 @@ def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot,
 
 def _put_node(now: Snapshot, key: NodeKey, node: Node | None) -> tuple[Snapshot, Touched]:
     """This node's addresses are where node ports are: the Services that have some claim others then."""
-    before = now.node
+    before, ranges = now.node, now.service_ranges
     now = replace(now, nodes=_set(now.nodes, key, node))
     touched: set[ServiceKey] = set()
     if now.node.addresses != before.addresses:
         for name, service in now.services.items():
+            if not {*before.addresses, *now.node.addresses}.isdisjoint(service.cluster_ips):
+                touched.add(name)
             if any(port.node_port for port in service.ports):
                 now, rivals = _claim(now, name, claims_of(service, before), claims_of(service, now.node))
                 touched |= rivals
-    return now, Touched(services=frozenset(touched), nodes=frozenset((key,)))
+    moved = _moved(now, ranges)
+    return now, Touched(
+        services=frozenset(touched | moved), nodes=frozenset((key,)), ranges=now.service_ranges != ranges
+    )
 
 
 def _put_service_cidr(now: Snapshot, key: ServiceCIDRKey, cidr: ServiceCIDR | None) -> tuple[Snapshot, Touched]:
-    """The ranges concern those Services whose cluster IPs came to lie in one, or no longer do."""
     before = now.service_ranges
     now = replace(now, service_cidrs=_set(now.service_cidrs, key, cidr))
+    return now, Touched(services=frozenset(_moved(now, before)), ranges=now.service_ranges != before)
+
+
+def _moved(now: Snapshot, before: tuple[Prefix, ...]) -> set[ServiceKey]:
+    """The Services whose cluster IPs came to lie in a service range, or no longer do."""
     after = now.service_ranges
     if after == before:
-        return now, NOTHING
-    touched = frozenset(
+        return set()
+    return {
         name
         for name, service in now.services.items()
         if any(_within(address, before) != _within(address, after) for address in service.cluster_ips)
-    )
-    return now, Touched(services=touched, ranges=True)
+    }
 
 
 def _within(address: Address, ranges: tuple[Prefix, ...]) -> bool:

@@ -7,8 +7,10 @@ ever to the namespace in which it was made; an open one keeps that namespace ali
 
 import ctypes
 import errno
+import logging
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from struct import Struct
@@ -22,6 +24,9 @@ _SOL_NETLINK, _CAP_ACK, _GET_STRICT_CHK = 270, 10, 12
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _CLONE_NEWNET = 0x40000000
 _DUMP_ATTEMPTS = 10
+_LAST_SEQUENCE = 0xFFFF_FFFF
+log = logging.getLogger(__name__)
+
 _HEADER = Struct("=IHHII")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -35,6 +40,8 @@ class Socket:
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 64 << 20)
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 16 << 20)
         self._socket.setsockopt(_SOL_NETLINK, _CAP_ACK, 1)  # errors without the request's text
+        self._sequence = 0
+        """Of the next message. Numbers rise, so that a late answer is never taken for that to another."""
         if protocol == ROUTE:
             self._socket.setsockopt(_SOL_NETLINK, _GET_STRICT_CHK, 1)  # dumps honour their filter
 
@@ -42,8 +49,9 @@ class Socket:
         """All in one datagram. The errors: errno by a message's position."""
         if not messages:
             return {}
+        first = self._number(len(messages))
         parts: list[bytes] = []
-        for number, (kind, flags, body) in enumerate(messages):
+        for number, (kind, flags, body) in enumerate(messages, first):
             parts += (_HEADER.pack(16 + len(body), kind, flags | REQUEST, number, 0), body)
         self._socket.sendto(b"".join(parts), (0, 0))
         errors: dict[int, int] = {}
@@ -54,8 +62,8 @@ class Socket:
                 return errors
             for kind, _, number, body in _split(data):
                 code = _error(body) if kind == ERROR else 0
-                if code:
-                    errors[number] = code
+                if code and number >= first:
+                    errors[number - first] = code
 
     def dump(self, kind: int, body: bytes, flags: int = DUMP) -> list[bytes]:
         """The bodies of the answers; none where what is asked for does not exist. Raises OSError."""
@@ -66,11 +74,14 @@ class Socket:
         raise OSError(errno.EAGAIN, "a dump was interrupted again and again by others' changes")
 
     def _dump(self, kind: int, body: bytes, flags: int) -> list[bytes] | None:
-        self._socket.sendto(_HEADER.pack(16 + len(body), kind, flags | REQUEST, 0, 0) + body, (0, 0))
+        asked = self._number(1)
+        self._socket.sendto(_HEADER.pack(16 + len(body), kind, flags | REQUEST, asked, 0) + body, (0, 0))
         found: list[bytes] = []
         whole = True
         while True:
-            for reply, its_flags, _, content in _split(self._socket.recv(1 << 20)):
+            for reply, its_flags, number, content in _split(self._socket.recv(1 << 20)):
+                if number != asked:
+                    continue
                 whole = whole and not its_flags & DUMP_INTERRUPTED
                 if reply == DONE:
                     code = _error(content) if len(content) >= 4 else 0
@@ -86,12 +97,19 @@ class Socket:
                 if flags != DUMP:
                     return found
 
+    def _number(self, count: int) -> int:
+        """The first of so many sequence numbers."""
+        if self._sequence + count > _LAST_SEQUENCE:
+            self._sequence = 0
+        self._sequence += count
+        return self._sequence - count
+
     def close(self) -> None:
         self._socket.close()
 
 
 def _error(body: bytes) -> int:
-    return -int.from_bytes(body[:4], "little", signed=True)
+    return -int.from_bytes(body[:4], sys.byteorder, signed=True)
 
 
 def _split(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
@@ -116,6 +134,9 @@ def inside(descriptor: int | None) -> Iterator[None]:
             yield
         finally:
             if _LIBC.setns(home, _CLONE_NEWNET):
-                raise SystemError("can't come back into the node's network namespace")
+                log.critical(
+                    "can't come back into the node's network namespace: ending, before anything is done elsewhere"
+                )
+                os._exit(1)
     finally:
         os.close(home)

@@ -16,8 +16,8 @@ FIRST_INDEX, _INDEXES = 0x1_0000, 0x7000_0000
 
 
 def own_address(block: Prefix) -> Address:
-    """The node's own address of a block: source for what it sends to Services and pods."""
-    return block.nth(1)
+    """The node's own address of a block: source for what it sends to Services and pods. Of a block of one, that one."""
+    return block.nth(1) if block.count > 1 else block.first
 
 
 def capacity(block: Prefix) -> int:

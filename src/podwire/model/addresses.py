@@ -14,7 +14,7 @@ from msgspec import Struct
 Address = NewType("Address", bytes)
 
 
-class Family(Struct, frozen=True):
+class Family(Struct, frozen=True, order=True):
     """What differs between IPv4 and IPv6. `number` is the kernel's AF_* value, `size` an address's bytes."""
 
     name: str
@@ -59,7 +59,7 @@ def show_host_port(address: Address, port: int) -> str:
     return f"[{text}]:{port}" if len(address) == IPV6.size else f"{text}:{port}"
 
 
-class Prefix(Struct, frozen=True):
+class Prefix(Struct, frozen=True, order=True):
     """A range of addresses by its first one; bits beyond the length are zero."""
 
     first: Address

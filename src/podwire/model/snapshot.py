@@ -10,7 +10,7 @@ from typing import Any
 from immutables import Map
 from msgspec import Struct
 
-from podwire.model.addresses import Address, Prefix, disjoint
+from podwire.model.addresses import Address, Prefix, disjoint, show_address
 from podwire.model.network import Frontend
 from podwire.model.objects import (
     Attachment,
@@ -93,6 +93,23 @@ class Snapshot(Struct, frozen=True):
 
     @property
     def service_ranges(self) -> tuple[Prefix, ...]:
-        """Addresses that are only Services': those of the configuration and of all ServiceCIDRs, without overlaps."""
+        """Addresses that are only Services': those of the configuration and of all ServiceCIDRs, without overlaps, and
+        without those in which somebody else lives."""
+        return disjoint(prefix for prefix in self._told_ranges() if self._lives_in(prefix) is None)
+
+    @property
+    def unfit_ranges(self) -> tuple[str, ...]:
+        """The ranges that are left out, each with the reason."""
+        unfit = {prefix: self._lives_in(prefix) for prefix in self._told_ranges()}
+        return tuple(f"service range {p} is not used: {why} lies in it" for p, why in sorted(unfit.items()) if why)
+
+    def _told_ranges(self) -> tuple[Prefix, ...]:
         told = (prefix for cidr in self.service_cidrs.values() for prefix in cidr.prefixes)
-        return disjoint((*self.local.service_cidrs, *told))
+        return (*self.local.service_cidrs, *told)
+
+    def _lives_in(self, prefix: Prefix) -> str | None:
+        """What of this node would be refused, were the range only Services'."""
+        node = self.node
+        found = next((f"the node's address {show_address(a)}" for a in node.addresses if a in prefix), None)
+        blocks = (b for b in node.pod_cidrs if b.first in prefix or prefix.first in b)
+        return found or next((f"the node's pod CIDR {block}" for block in blocks), None)

@@ -44,7 +44,8 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
             mine = frontends(now, key)
             found |= mine
             found |= {ExternalKey(f): True for f in mine if f.address not in service.cluster_ips}
-            alone = (a for a in service.cluster_ips if not any(a in cidr for cidr in ranges))
+            own = now.node.addresses  # a Service there must not shut the node
+            alone = [a for a in service.cluster_ips if a not in own and not any(a in cidr for cidr in ranges)]
             found |= {ServiceRangeKey(a, a): True for a in alone}
     if touched is None or touched.ranges:
         found |= {ServiceRangeKey(cidr.first, cidr.last): True for cidr in ranges}

@@ -65,7 +65,10 @@ class Store:
             }
         except (sqlite3.Error, msgspec.MsgspecError) as error:
             raise OSError(f"{self._path}: {error}") from error
-        found |= {CursorKey(parse_prefix(block)): following for block, following in cursors}
+        try:
+            found |= {CursorKey(parse_prefix(block)): following for block, following in cursors}
+        except ValueError as error:
+            raise OSError(f"{self._path}: {error}") from error
         return {key: value for key, value in found.items() if key in scope}
 
     def apply(self, difference: Difference) -> dict[Any, Outcome]:
@@ -76,9 +79,10 @@ class Store:
             self.db.execute("COMMIT")
             self.writes += len(difference)
         except sqlite3.Error as error:
-            if self.db.in_transaction:
-                self.db.execute("ROLLBACK")
             return {key: Outcome(error=f"{self._path}: {error}") for key in difference}
+        finally:
+            if self.db.in_transaction:  # whatever went wrong, the next ADD begins anew
+                self.db.execute("ROLLBACK")
         return {key: Outcome(change.after) for key, change in difference.items()}
 
     def restored(self) -> tuple[dict[AttachmentKey, Attachment], dict[Prefix, int]]:
