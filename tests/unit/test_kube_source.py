@@ -3,21 +3,15 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podwire.controller.events import Event, KubeStateChange, Resync, ResyncReason
-from podwire.model.objects import Object, ObjectKey
-from podwire.sources.kube_api import Api
-from podwire.sources.kube_config import Access
-from podwire.sources.kube_credentials import Credentials
-from podwire.sources.kube_source import MOST_CHANGES, KubernetesObjects
-from podwire.sources.kube_watch import Chance
+from podwire.controller.events import KubeStateChange, Resync, ResyncReason
+from podwire.sources.kube_source import MOST_CHANGES
 from tests.unit.kube_fake import (
     KINDS,
     FakeApi,
@@ -34,107 +28,7 @@ from tests.unit.kube_fake import (
     slice_,
     some_cluster,
 )
-
-GUARD = 30.0
-"""Seconds after which a test is given up: what it waits for will not come."""
-
-
-class Observed(KubernetesObjects):
-    """A test can wait for what it hears."""
-
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.heard: list[str] = []
-        self._moved = asyncio.Event()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self._moved.clear()
-            await self._moved.wait()
-
-    def _tell(self, key: ObjectKey, before: Object | None, after: Object | None) -> None:
-        super()._tell(key, before, after)
-        self.heard.append(_word(key, after))
-        self._moved.set()
-
-    def _noted(self) -> None:
-        super()._noted()
-        self._moved.set()
-
-
-class Told:
-    """What the source told, and the objects that it adds up to. No event may say what is known already."""
-
-    def __init__(self, source: Observed) -> None:
-        self.source = source
-        self.objects: dict[ObjectKey, Object] = {}
-        self.events: list[Event] = []
-        self.pauses: list[float] = []
-        self.stirred = asyncio.Condition()
-        self.gate, self.before_the_gate = asyncio.Event(), asyncio.Event()
-        self.gate.set()
-
-    async def submit(self, event: Event) -> None:
-        self.before_the_gate.set()
-        await self.gate.wait()
-        match event:
-            case Resync():
-                assert event.objects is not None
-                self.objects = dict(event.objects)
-            case KubeStateChange(changes):
-                assert changes
-                assert len({key for key, _ in changes}) == len(changes) <= MOST_CHANGES
-                for key, value in changes:
-                    assert self.objects.get(key) != value
-                    self.objects[key] = value  # type: ignore[assignment]
-                    if value is None:
-                        del self.objects[key]
-        self.events.append(event)
-        async with self.stirred:
-            self.stirred.notify_all()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with self.stirred:
-            await self.stirred.wait_for(condition)
-
-    def changes(self) -> list[str]:
-        """Each change as a word, in the order told, but for the signs of `in_step`."""
-        changes = [change for event in self.events if isinstance(event, KubeStateChange) for change in event.changes]
-        return [word for word in (_word(*change) for change in changes) if "sign-" not in word]
-
-
-def _word(key: ObjectKey, value: Object | None) -> str:
-    return f"{'+' if value is not None else '-'}{key}"
-
-
-@asynccontextmanager
-async def following(*servers: str, listed: bool = True, token: str = "") -> AsyncIterator[Told]:
-    """A source at work for node one. Pauses are noted and passed over, but for those of minutes."""
-    access = Access(servers)
-    api = Api(access, Credentials(access))
-
-    async def pause(seconds: float) -> None:
-        told.pauses.append(seconds)
-        await (asyncio.Event().wait() if seconds > 100 else asyncio.sleep(0))
-
-    source = Observed(api, "one", Chance(pause=pause, luck=lambda: 0.5))
-    told = Told(source)
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(asyncio.timeout(GUARD))
-        stack.push_async_callback(api.close)
-        await stack.enter_async_context(source.watching())
-        if listed:
-            told.objects = dict(await source.listing())
-        task = asyncio.create_task(source.run(told.submit, listed))
-        stack.push_async_callback(_end, task)
-        yield told
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error
+from tests.unit.kube_told import Told, following
 
 
 async def in_step(fake: FakeApi, told: Told) -> None:

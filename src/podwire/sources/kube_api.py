@@ -146,7 +146,7 @@ class Api:
         except _BROKEN as error:
             raise ApiError(f"{server}: {_words(error)}") from None
         finally:
-            response.close()  # of no effect once all was read: then the connection is back in the pool
+            _drop(response)
 
     async def _first_answer(
         self, method: str, path: str, silence: float, more: dict[str, Any]
@@ -168,7 +168,7 @@ class Api:
     ) -> aiohttp.ClientResponse:
         response = await self._ask_once(method, server, path, silence, more)
         if response.status == 401:
-            response.close()
+            _drop(response)
             self._credentials.refused()
             response = await self._ask_once(method, server, path, silence, more)
         return response
@@ -222,6 +222,15 @@ async def whole_lines(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes
         *whole, rest = (rest + chunk).split(b"\n")
         if whole:
             yield whole
+
+
+def _drop(response: aiohttp.ClientResponse) -> None:
+    """An answer that was read to its end has no connection any more: it is back in the pool. Any other is cut: a
+    goodbye by TLS would wait for the server's."""
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
 
 
 async def _refusal(response: aiohttp.ClientResponse, where: str) -> ApiError:
