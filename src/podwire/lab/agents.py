@@ -16,7 +16,7 @@ import msgspec
 
 from podwire.cni.install import install
 from podwire.lab.layout import Lab, NodePaths
-from podwire.lab.process import ProgramError, record
+from podwire.lab.process import ProgramError, last_words, record
 from podwire.lab.topology import MTU, SERVICE_RANGES, station_space
 
 PATIENCE = 60.0
@@ -76,11 +76,3 @@ async def _told(inbox: socket.socket) -> None:
     """sd_notify(3): lines of NAME=VALUE in a datagram."""
     while "READY=1" not in (await asyncio.get_running_loop().sock_recv(inbox, 4096)).decode().split("\n"):
         pass
-
-
-def last_words(log: Path) -> str:
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
-    except OSError:
-        lines = []
-    return lines[-1] if lines else f"{log} is empty"

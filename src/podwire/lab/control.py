@@ -32,30 +32,28 @@ class Scale(Request, frozen=True):
     replicas: int
 
 
-class KillAgent(Request, frozen=True):
+class OfNode(Request, frozen=True):
+    node: str
+
+
+class KillAgent(OfNode, frozen=True):
     """SIGKILL; the node's network stays as it is."""
 
-    node: str
+
+class StartAgent(OfNode, frozen=True):
+    pass
 
 
-class StartAgent(Request, frozen=True):
-    node: str
-
-
-class KillNode(Request, frozen=True):
+class KillNode(OfNode, frozen=True):
     """The agent by SIGKILL, and the node's cable pulled."""
 
-    node: str
+
+class StartNode(OfNode, frozen=True):
+    pass
 
 
-class StartNode(Request, frozen=True):
-    node: str
-
-
-class Readdress(Request, frozen=True):
+class Readdress(OfNode, frozen=True):
     """Gives a node another address on the fabric."""
-
-    node: str
 
 
 class MakeClient(Request, frozen=True):

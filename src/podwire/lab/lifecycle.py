@@ -74,7 +74,9 @@ def _run(lab: Lab, say: Callable[[str], None]) -> None:
                 check=True,
             )
         except subprocess.CalledProcessError as error:
-            raise LabError(f"the lab's process does not start (status {error.returncode}): {_last(lab)}") from None
+            raise LabError(
+                f"the lab's process does not start (status {error.returncode}): {process.last_words(lab.log)}"
+            ) from None
         finally:
             os.close(writing)
         for line in lines:
@@ -84,12 +86,7 @@ def _run(lab: Lab, say: Callable[[str], None]) -> None:
             if progress.failed:
                 raise LabError(progress.failed)
             say(progress.text)
-    raise LabError(f"the lab's process has ended: {_last(lab)}")
-
-
-def _last(lab: Lab) -> str:
-    lines = lab.log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    raise LabError(f"the lab's process has ended: {process.last_words(lab.log)}")
 
 
 def down(root: Path, name: str) -> bool:

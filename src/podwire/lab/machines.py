@@ -39,8 +39,8 @@ class Machines:
         return {name: self.lab.node(name).admin_socket for name in self.nodes if self.pid(name) is not None}
 
     def spaces(self) -> dict[str, str]:
-        """Of the nodes whose agents run."""
-        return {name: station_space(self.lab.name, name) for name in self.admin_sockets()}
+        """The nodes' network namespaces."""
+        return {name: station_space(self.lab.name, name) for name in self.nodes}
 
     def pid(self, node: str) -> int | None:
         child = self._agents.get(node)

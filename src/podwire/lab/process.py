@@ -106,6 +106,15 @@ def end(processes: Iterable[Process], patience: float = 5.0) -> None:
             _await_ends(waiting, seconds)
 
 
+def last_words(log: Path) -> str:
+    """The last line that a program has written."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1] if lines else f"{log} is empty"
+
+
 def _signal(handle: int, how: signal.Signals) -> None:
     try:
         signal.pidfd_send_signal(handle, how)

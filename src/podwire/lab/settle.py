@@ -5,7 +5,8 @@ is what its admin API tells. Nothing is changed here.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -22,7 +23,8 @@ from podwire.model.snapshot import Local, Snapshot
 from podwire.sources.kubernetes import translate
 
 PATIENCE = 15.0
-_PAUSE = 0.02
+_LONGEST_WAIT = 1
+"""Seconds for an agent to do something; then it is looked at in any case."""
 _SETTLED = {views.FrontendState.PROGRAMMED, views.FrontendState.REFUSED}
 
 
@@ -51,46 +53,58 @@ def _stateless(services: Iterable[views.ServiceView]) -> list[object]:
 async def await_settled(sockets: Mapping[str, Path], objects: Iterable[Fields]) -> list[str]:
     """`sockets`: the admin socket of each node's agent. Answers what has not settled in time, a line for each."""
     listed = list(objects)
-    lines = await asyncio.gather(*(_await_one(node, path, listed) for node, path in sorted(sockets.items())))
-    return [line for line in lines if line]
+    return await _all(
+        _awaited(node, path, partial(_unlike, path, expected(node, listed))) for node, path in sockets.items()
+    )
 
 
-async def _await_one(node: str, path: Path, objects: list[Fields]) -> str:
-    wanted = expected(node, objects)
+async def await_routes(nodes: Collection[Station], sockets: Mapping[str, Path], spaces: Mapping[str, str]) -> list[str]:
+    """Until each node has its routes to the others' pods. `spaces`: their network namespaces. Answers which has not in
+    time, a line for each."""
+    others = {name: [node for node in nodes if node.name != name] for name in sockets}
+    return await _all(
+        _awaited(name, path, partial(_unrouted, spaces[name], others[name])) for name, path in sockets.items()
+    )
+
+
+async def _all(waiting: Iterable[Awaitable[str]]) -> list[str]:
+    return sorted(line for line in await asyncio.gather(*waiting) if line)
+
+
+async def _awaited(node: str, path: Path, problem: Callable[[], Awaitable[str]]) -> str:
+    """Looks whenever the agent has done something, until there is no problem or no patience."""
     until = monotonic() + PATIENCE
-    problem = ""
-    while monotonic() < until:
-        try:
-            body = await asyncio.to_thread(ask, path, "GET", "/services")
-        except Failed as error:
-            return f"{node}: {error}"
-        held = msgspec.json.decode(body, type=views.ServiceList).services
-        if settled(wanted, held):
-            return ""
-        problem = _first_difference(wanted, held)
-        await asyncio.sleep(_PAUSE)  # the admin API has no event to wait for
-    return f"{node}: not programmed after {PATIENCE:.0f} s: {problem}"
+    try:
+        newest = await _newest(path, "limit=1")
+        while (found := await problem()) and monotonic() < until:
+            newest = max(newest, await _newest(path, f"since={newest}&wait={_LONGEST_WAIT}"))
+    except Failed as error:
+        return f"{node}: {error}"
+    return f"{node}: not programmed after {PATIENCE:.0f} s: {found}" if found else ""
 
 
-async def await_routes(nodes: Collection[Station], spaces: Mapping[str, str]) -> list[str]:
-    """Until each of the nodes in `spaces` (name → network namespace) has its routes to the others' pods. Answers
-    which has not in time, a line for each."""
-    lines = await asyncio.gather(*(_await_routes(name, space, nodes) for name, space in sorted(spaces.items())))
-    return [line for line in lines if line]
+async def _newest(path: Path, query: str) -> int:
+    """The number of the newest record of that history, 0 where there is none. Raises Failed."""
+    body = await asyncio.to_thread(ask, path, "GET", f"/history?{query}")
+    return max((it.number for it in msgspec.json.decode(body, type=views.HistoryView).records), default=0)
 
 
-async def _await_routes(name: str, space: str, nodes: Collection[Station]) -> str:
-    wanted = ways_to_pods([node for node in nodes if node.name != name])
-    until = monotonic() + PATIENCE
-    while monotonic() < until:
-        held: dict[str, str] = {}
-        for family in ("-4", "-6"):
-            _, out, _ = await run("ip", "-json", family, "-n", space, "route", "show")
-            held |= {it["dst"]: it.get("gateway", "") for it in msgspec.json.decode(out or "[]")}
-        if wanted.items() <= held.items():
-            return ""
-        await asyncio.sleep(_PAUSE)  # only the kernel knows
-    return f"{name}: no route to all other nodes after {PATIENCE:.0f} s"
+async def _unlike(path: Path, wanted: tuple[views.ServiceView, ...]) -> str:
+    """Raises Failed."""
+    body = await asyncio.to_thread(ask, path, "GET", "/services")
+    held = msgspec.json.decode(body, type=views.ServiceList).services
+    return "" if settled(wanted, held) else _first_difference(wanted, held)
+
+
+async def _unrouted(space: str, others: Collection[Station]) -> str:
+    held: dict[str, str] = {}
+    for family in ("-4", "-6"):
+        _, out, _ = await run("ip", "-json", family, "-n", space, "route", "show")
+        held |= {it["dst"]: it.get("gateway", "") for it in msgspec.json.decode(out or "[]")}
+    missing = [
+        f"{block} via {gateway}" for block, gateway in ways_to_pods(others).items() if held.get(block) != gateway
+    ]
+    return f"no route to {', '.join(missing)}" if missing else ""
 
 
 def _first_difference(wanted: Iterable[views.ServiceView], held: Iterable[views.ServiceView]) -> str:

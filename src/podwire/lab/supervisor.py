@@ -143,7 +143,9 @@ class Supervisor:
             if live.sandbox is None and live.pod.node == node:
                 live.addresses = self.machines.nodes[node].addresses
         await self._converge()
-        self.unsettled += await await_routes(self.machines.nodes.values(), self.machines.spaces())
+        self.unsettled += await await_routes(
+            self.machines.nodes.values(), self.machines.admin_sockets(), self.machines.spaces()
+        )
         await self.machines.drop_address(before)
 
     async def _read(self) -> Plan:
