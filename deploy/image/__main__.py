@@ -118,7 +118,7 @@ def _install_podwire(base: Path, upper: Path) -> None:
         _compile(base, "-s", inside, "-p", f"/{SITE}/podwire", inside)
         paths = f"{Path(inside).parent}:/{SITE}"
         # That something is missing in the image shows here, and not on a node.
-        _run("import", ["chroot", str(base), "env", f"PYTHONPATH={paths}", "python3.11", "-c", "import podwire.agent"])
+        _run("import", [*_inside(base), "env", f"PYTHONPATH={paths}", f"python{PYTHON}", "-c", "import podwire.agent"])
         shutil.copytree(Path(seen) / "podwire", upper / SITE / "podwire", dirs_exist_ok=True)
 
 
@@ -157,7 +157,13 @@ def _pip(target: Path, *what: str) -> None:
 def _compile(tree: Path, *what: str) -> None:
     """Ahead, since an image's files have no times, and each start would compile all it imports."""
     how = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
-    _run("compileall", ["chroot", str(tree), f"/usr/bin/python{PYTHON}", *how, *what])
+    _run("compileall", [*_inside(tree), f"python{PYTHON}", *how, *what])
+
+
+def _inside(tree: Path) -> list[str]:
+    """What runs a command with a tree as its root, and this machine's devices: in mounts that nobody else sees."""
+    script = 'mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec chroot "$0" "$@"'
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(tree)]
 
 
 def _run(name: str, command: list[str]) -> None:
