@@ -20,9 +20,11 @@ from typing import IO, Any
 
 from podwire import admin, views
 from podwire.config import Config
+from podwire.controller.difference import Scope
 from podwire.controller.events import Restored, Resync, ResyncReason, Shutdown
 from podwire.controller.loop import Controller
 from podwire.controller.transaction import Capability, Transaction
+from podwire.dataplane.linux import rebuild
 from podwire.dataplane.linux.driver import Linux
 from podwire.dataplane.linux.mtu import default_route_mtu
 from podwire.dataplane.nftables.driver import NFTables
@@ -85,8 +87,14 @@ class Agent:
         """The first event: what the store remembers. Raises CannotStart."""
         try:
             attachments, cursors = self.store.restored()
+            if self.store.fresh:
+                attachments = rebuild.attachments(self.linux.read(Scope(None, frozenset())))
         except OSError as error:
             raise CannotStart(str(error)) from error
+        if self.store.fresh and attachments:
+            log.warning(
+                "the store is new, and %d pods live: what it should know is taken from the kernel", len(attachments)
+            )
         self.controller.submit(Restored(attachments, cursors))
 
     def not_ready(self) -> str | None:
@@ -161,6 +169,7 @@ async def running(config: Config) -> AsyncIterator[Agent]:
     async with AsyncExitStack() as stack:
         _make_state_dir(config)
         stack.enter_context(_locked(config.lock))
+        stack.enter_context(_alone())
         agent = Agent(config)
         stack.callback(agent.close)
         controller = agent.controller
@@ -260,6 +269,18 @@ def _make_state_dir(config: Config) -> None:
         config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise CannotStart(f"{config.state_dir}: {error.strerror}") from error
+
+
+def _alone() -> socket.socket:
+    """A name that one socket can have in a network namespace (unix(7), abstract). Raises CannotStart where another
+    agent, of whatever state directory, looks after this one."""
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    try:
+        held.bind("\0podwire-agent")
+    except OSError:
+        held.close()
+        raise CannotStart("another agent looks after this network namespace, with another state_dir") from None
+    return held
 
 
 def _locked(path: Path) -> IO[str]:

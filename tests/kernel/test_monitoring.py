@@ -2,6 +2,7 @@
 
 import re
 import signal
+import socket
 import subprocess
 import sysconfig
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kernel.process import AgentProcess
-from tests.kernel.rig import Space
+from tests.kernel.rig import Space, by_hand
 
 METRICS = "127.0.0.1:9273"
 SERVICE = """\
@@ -69,14 +70,28 @@ def test_metrics_and_health_over_tcp(agent: AgentProcess) -> None:
         urlopen(f"http://{METRICS}/status")
 
 
-def test_an_agent_whose_port_is_taken_says_so_and_ends(
+def ended(agent: AgentProcess) -> str:
+    """The last words of an agent that can't start."""
+    command = [Path(sysconfig.get_path("scripts"), "podwire"), "agent", "--config", agent.config]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 1
+    return ran.stderr.splitlines()[-1]
+
+
+def test_an_agent_whose_port_is_taken_says_so_and_ends(node: Space, tmp_path: Path) -> None:
+    by_hand("ip link set lo up")
+    host, _, port = METRICS.rpartition(":")
+    with socket.create_server((host, int(port))):
+        assert ended(made(tmp_path)) == f"podwire: metrics_listen {METRICS}: Address already in use"
+
+
+def test_a_network_namespace_has_one_agent_whatever_its_state_directory(
     agent: AgentProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    """A second one would sweep what the first has made."""
     second = made(tmp_path_factory.mktemp("second"))
-    command = [Path(sysconfig.get_path("scripts"), "podwire"), "agent", "--config", second.config]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1] == f"podwire: metrics_listen {METRICS}: Address already in use"
+    assert ended(second) == "podwire: another agent looks after this network namespace, with another state_dir"
+    assert values()["podwire_ready"] == 1
 
 
 def test_a_follower_sees_what_happens_and_does_not_hold_up_the_end(agent: AgentProcess) -> None:

@@ -121,3 +121,26 @@ async def test_traffic_goes_on_without_an_agent(rig: Rig) -> None:
     assert lost == []
     assert rig.writes() == {"store": 0, "linux": 0, "nftables": 0}
     assert sh("ip", "route", "show", "proto", "177")
+
+
+async def test_a_lost_store_is_made_again_from_the_kernel(rig: Rig) -> None:
+    """Nothing that lives is cut, nothing in use is given again, and a DEL finds its pod."""
+    await rig.start_with_pods("a", "b", objects=OBJECTS)
+    held = {key: it.addresses for key, it in rig.running.controller.snapshot.attachments.items()}
+    await rig.stop()
+    for file in rig.directory.glob("podwire.db*"):
+        file.unlink()
+    assert (await rig.start(OBJECTS)).error is None
+    assert {key: it.addresses for key, it in rig.running.controller.snapshot.attachments.items()} == held
+    assert rig.rows() == 2
+    assert ask(rig.pods["b"], "10.96.0.10")[0] in "ab"
+    assert (await rig.add("x")).error is None
+    given = [a for it in rig.running.controller.snapshot.attachments.values() for a in it.addresses]
+    assert len(given) == len(set(given)) == 6
+    assert await rig.drift() == []
+    for pod in "abx":
+        assert (await rig.delete(pod)).error is None
+    rig.running.linux.collect()
+    assert rig.rows() == 0
+    assert "10.1.1." not in sh("ip", "route", "show", "scope", "link", "root", "10.1.1.0/24")
+    assert await rig.drift() == []

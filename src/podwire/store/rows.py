@@ -35,6 +35,8 @@ class Store:
     def __init__(self, path: Path) -> None:
         """Opens the file, or makes it. Raises StoreUnusable."""
         self.writes = 0
+        self.fresh = False
+        """Whether it was made just now: what it should remember is elsewhere, or nowhere."""
         self._path = path
         try:
             self.db = sqlite3.connect(path, isolation_level=None)
@@ -42,6 +44,7 @@ class Store:
             self.db.execute("PRAGMA synchronous=NORMAL")
             version = self.db.execute("PRAGMA user_version").fetchone()[0]
             if version == 0:
+                self.fresh = True
                 self.db.executescript(f"BEGIN;{_SCHEMA};PRAGMA user_version={VERSION};COMMIT;")
             elif version != VERSION:
                 raise StoreUnusable(f"{path}: written by another version ({version}); this one reads {VERSION}")
