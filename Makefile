@@ -17,8 +17,8 @@ check: ## style, types, walls and the tests that need no root
 test: root setup ## all tests, those on the real kernel included
 	$(PYTHON) -m pytest tests/unit tests/kernel
 
-demo: root setup ## a cluster of network namespaces on this machine
-	.venv/bin/podwire lab demo examples/guestbook
+demo: root setup ## two nodes of network namespaces on this machine, a shop on them, and what they answer
+	.venv/bin/podwire lab demo examples/online-shop --nodes 2
 
 image: root ## the agent's image, build/podwire-image.tar, without a registry
 	@scripts/setup cluster
