@@ -177,7 +177,7 @@ def test_an_http_client_is_answered_and_may_go_on(at_rest: Lab, root: Path) -> N
 def test_the_host_network_answers_by_the_address_that_was_asked(root: Path, manifests: Path, lab: Lab) -> None:
     (manifests / "more.yaml").write_text(MORE, encoding="utf-8")
     seen = control.view(lab, control.Sync())
-    assert seen.unused == ("ConfigMap: default/settings",)
+    assert seen.notes == ("not used here: ConfigMap: default/settings",)
     monitor = next(it for it in seen.pods if it.name.startswith("monitor"))
     assert monitor.addresses == seen.nodes[0].addresses
     leader = path_of(next(it.space for it in seen.pods if it.name.startswith("leader")))

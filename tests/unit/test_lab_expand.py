@@ -247,7 +247,7 @@ def test_a_load_balancer_gets_node_ports_and_it_is_said_that_no_address_is_given
     plan = expand(manifests(service("web", "type: LoadBalancer")), 1)
     (held,) = plan.services.values()
     assert held.object["spec"]["ports"][0]["nodePort"] in range(30000, 32768)
-    assert plan.unused == ("load-balancer addresses, which nothing here gives: default/web",)
+    assert plan.notes == ("no load-balancer address is given: default/web",)
 
 
 def test_nodes_may_have_moved() -> None:
@@ -311,16 +311,16 @@ def test_what_is_older_stays_older() -> None:
 
 def test_ports_that_nothing_answers_on_are_listed() -> None:
     port = "[{containerPort: 1, protocol: SCTP}]"
-    assert expand(manifests(workload(ports=port)), 1).unused == ()
+    assert expand(manifests(workload(ports=port)), 1).notes == ()
     plan = expand(manifests(workload(ports=port, pod="hostNetwork: true")), 1)
-    assert plan.unused == ("SCTP on a node's own addresses, which nothing here answers on: Deployment/default/web",)
+    assert plan.notes == ("no answer over SCTP at a node's own addresses: Deployment/default/web",)
 
 
 def test_other_kinds_are_listed_and_nothing_else() -> None:
     config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: NAME}\n"
     class_ = "apiVersion: example.org/v1\nkind: Widget\nmetadata: {name: w, namespace: other}\nspec: 5\n"
     plan = expand(manifests(config.replace("NAME", "b"), config.replace("NAME", "a"), class_), 1)
-    assert plan.unused == ("ConfigMap: default/a, default/b", "Widget: other/w")
+    assert plan.notes == ("not used here: ConfigMap: default/a, default/b", "not used here: Widget: other/w")
     assert {key.kind for key in objects(plan, {})} == {"Node"}
 
 

@@ -51,7 +51,7 @@ LAB = LabView(
         pod("far-1", 6, node=2),
     ),
     clients=(ClientView("client1", ("192.168.99.201",), "space-client1"),),
-    unused=(),
+    notes=(),
     error="",
     problems=(),
 )

@@ -53,7 +53,7 @@ LAB = LabView(
         pod("sick", problem="no node"),
     ),
     clients=(ClientView("client1", ("192.168.99.201",), "space-client1"),),
-    unused=(),
+    notes=(),
     error="",
     problems=(),
 )

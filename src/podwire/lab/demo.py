@@ -24,12 +24,15 @@ from podwire.cli import client, explanations
 from podwire.explain.packets import PacketWhy
 from podwire.explain.services import ServiceWhy
 from podwire.lab import changes, control, lifecycle, paths, probe, tables
+from podwire.lab.expand import ManifestsError
 from podwire.lab.layout import Lab, LabError
 from podwire.lab.questions import Row, judge, names_of
+from podwire.lab.userfiles import files_in
 from podwire.lab.views import LabView, NodeView
 
 _WIDE = 160
 """Columns where the output is no terminal."""
+_ENDS = (signal.SIGTERM, signal.SIGINT)
 Why = TypeVar("Why")
 
 
@@ -42,7 +45,8 @@ def run(root: Path, name: str, manifests: Path, nodes: int) -> int:
         try:
             wrong, told = _show(lab, console)
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it
+            for number in _ENDS:
+                signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it
             lifecycle.down(root, name)
             console.print(f"lab {name} is gone")
     verdict = "all as expected" if not wrong else f"{wrong} NOT as expected"
@@ -54,7 +58,7 @@ def _show(lab: Lab, console: Console) -> tuple[int, str]:
     """How many things are not as expected, and what all was asked."""
     workload = changes.subject(control.view(lab, control.MakeClient()))
     if not workload:
-        raise LabError(f"{lab.manifests}: expected a Service with pods of a Deployment or another that can be scaled")
+        raise LabError("expected a Service with pods of a Deployment or another that can be scaled")
     rows = _ask_all(control.view(lab))
     console.print(_titled("Every way to every Service, each backend asked 20 times", tables.ways(rows)))
     _explain(lab, console, workload)
@@ -106,16 +110,24 @@ def _titled(title: str, what: RenderableType) -> RenderableType:
 @contextmanager
 def _copied(manifests: Path) -> Iterator[Path]:
     """The user's own are not for a demonstration to change. Raises LabError."""
-    if not manifests.is_dir():
-        raise LabError(f"{manifests}: expected a directory with manifests")
+    try:
+        files = files_in(manifests)
+    except ManifestsError as error:
+        raise LabError(str(error)) from None
     with tempfile.TemporaryDirectory(prefix="podwire-demo-") as directory:
-        yield Path(shutil.copytree(manifests, Path(directory, manifests.resolve().name)))
+        own = Path(directory, manifests.resolve().name)
+        own.mkdir()
+        for file in files:
+            copy = own / file.relative_to(manifests)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+        yield own
 
 
 @contextmanager
 def _ending_gently() -> Iterator[None]:
     """SIGTERM as Ctrl-C; and as before afterwards."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in _ENDS}
     signal.signal(signal.SIGTERM, _interrupted)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A name server's answer to one message: RFC 1035, with EDNS (RFC 6891) and NSID (RFC 5001). Pure.
+"""A name server's answer to one message: RFC 1035, with EDNS (RFC 6891) and NSID (RFC 5001). Pure but for order.
 
 Invariants: it is the authority for its zones and asks nobody else: what is not below them is refused. Every request
 that can be read as one gets an answer; a response gets none, or two servers would never stop. The order of addresses

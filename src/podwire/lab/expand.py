@@ -78,7 +78,8 @@ class PlannedService(NamedTuple):
 
 class Plan(NamedTuple):
     """What shall be. `workloads`: the pods of each; `declared`: the replicas that its manifest asks for, where it may
-    be scaled; `unused`: a line for each kind that nothing here reads."""
+    be scaled; `notes`: a line for each thing that
+    is left out here."""
 
     nodes: int
     pods: Mapping[PodKey, PlannedPod]
@@ -86,7 +87,7 @@ class Plan(NamedTuple):
     passed_on: tuple[Fields, ...]
     workloads: Mapping[ObjectKey, tuple[PodKey, ...]]
     declared: Mapping[ObjectKey, int]
-    unused: tuple[str, ...]
+    notes: tuple[str, ...]
     given: Given
 
 
@@ -124,7 +125,7 @@ def expand(
         passed_on=passed_on,
         workloads=read.workloads,
         declared={key: count for key, count in declared.items() if count is not None},
-        unused=(*_unused(found), *_without_address(read), *_unanswered(read)),
+        notes=(*_unused(found), *_without_address(read), *_unanswered(read)),
         given=Given(held, created),
     )
 
@@ -258,13 +259,13 @@ def _unused(found: Iterable[ObjectKey]) -> tuple[str, ...]:
     for key in sorted(found):
         if key.kind not in _VERSIONS:
             kinds.setdefault(key.kind, []).append(f"{key.namespace}/{key.name}".lstrip("/"))
-    return tuple(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
+    return tuple(f"not used here: {kind}: {', '.join(names)}" for kind, names in kinds.items())
 
 
 def _without_address(read: _Read) -> tuple[str, ...]:
     balancers = [key for key, service in read.services.items() if service.spec.type == "LoadBalancer"]
     names = [f"{key.namespace}/{key.name}" for key in balancers]
-    return (f"load-balancer addresses, which nothing here gives: {', '.join(names)}",) if names else ()
+    return (f"no load-balancer address is given: {', '.join(names)}",) if names else ()
 
 
 def _unanswered(read: _Read) -> tuple[str, ...]:
@@ -277,7 +278,7 @@ def _unanswered(read: _Read) -> tuple[str, ...]:
             for port in read.pods[key].ports
         )
     ]
-    return (f"SCTP on a node's own addresses, which nothing here answers on: {', '.join(names)}",) if names else ()
+    return (f"no answer over SCTP at a node's own addresses: {', '.join(names)}",) if names else ()
 
 
 def _order(key: PodKey) -> tuple[str, str]:

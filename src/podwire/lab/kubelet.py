@@ -13,7 +13,7 @@ from podwire.cni.install import PLUGIN
 from podwire.lab import attach, nameserver, responder
 from podwire.lab.layout import Lab
 from podwire.lab.listeners import Listeners
-from podwire.lab.nameserver import Published
+from podwire.lab.nameserver import Names
 from podwire.lab.process import ProgramError
 from podwire.lab.slices import Listen
 from podwire.lab.spaces import make, remove
@@ -32,7 +32,7 @@ class LivePod(Struct):
     sandbox: attach.Sandbox | None = None
 
 
-async def begin(lab: Lab, pod: PlannedPod, host: Station, ports: frozenset[Listen], names: Published) -> LivePod:
+async def begin(lab: Lab, pod: PlannedPod, host: Station, ports: frozenset[Listen], names: Names) -> LivePod:
     """Answers once the pod has its addresses and listens. `host`: its node.
 
     Raises ProgramError, AttachError or OSError.
@@ -54,7 +54,7 @@ async def begin(lab: Lab, pod: PlannedPod, host: Station, ports: frozenset[Liste
     return live
 
 
-async def listen(live: LivePod, ports: frozenset[Listen], names: Published) -> None:
+async def listen(live: LivePod, ports: frozenset[Listen], names: Names) -> None:
     """On these ports and no others. Raises OSError; then on none."""
     if ports != live.listeners.ports:
         live.listeners.close()

@@ -13,18 +13,18 @@ from podwire.lab.listeners import Program
 from podwire.lab.names import zone
 
 
-class Published:
+class Names:
     """The zone as it is now: one for all name servers of a lab."""
 
     def __init__(self) -> None:
         self.zone = zone({})
 
 
-def program(published: Published, say: Callable[[str], bytes]) -> Program:
+def program(names: Names, say: Callable[[str], bytes]) -> Program:
     """`say`: who it is, to a client."""
 
     def answer(stream: bool, asked: bytes, client: str) -> bytes | None:
-        return dns.answer(published.zone, asked, stream, say(client))
+        return dns.answer(names.zone, asked, stream, say(client))
 
     return Program(lambda: _Stream(partial(answer, True)), partial(answer, False))
 

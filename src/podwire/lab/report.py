@@ -46,7 +46,7 @@ def report(
             views.ClientView(name, tuple(map(show_address, it.addresses)), station_space(lab.name, name))
             for name, it in sorted(machines.clients.items())
         ),
-        unused=plan.unused,
+        notes=plan.notes,
         error=error,
         problems=tuple(unsettled),
     )

@@ -43,7 +43,7 @@ class Supervisor:
         self._plan = expand([], lab.nodes, now=_now(), system=SYSTEM)
         self._scaled: dict[ObjectKey, Scaled] = {}
         self._published: Published = {}
-        self._names = nameserver.Published()
+        self._names = nameserver.Names()
         self._due = False
         """Whether pods and objects may lag behind the plan."""
         self._turn = asyncio.Lock()
@@ -52,8 +52,8 @@ class Supervisor:
         """Answers once all pods run that can. Raises ManifestsError, ProgramError or OSError."""
         async with self._turn:
             self._plan = await self._read()
-            for line in self._plan.unused:
-                self._say(f"not used here: {line}")
+            for line in self._plan.notes:
+                self._say(line)
             self._say(f"{self.lab.nodes} node{'s' * (self.lab.nodes > 1)} on a fabric")
             await self.machines.set_up()
             await self._publish(frozenset())
@@ -72,8 +72,8 @@ class Supervisor:
                 return
             self.error = ""
             if plan != self._plan or self._due:
-                for line in sorted(set(plan.unused) - set(self._plan.unused)):
-                    self._say(f"not used here: {line}")
+                for line in sorted(set(plan.notes) - set(self._plan.notes)):
+                    self._say(line)
                 self._plan = plan
                 await self._converge()
 

@@ -25,7 +25,7 @@ def lab(seen: LabView) -> RenderableType:
         parts += [Text(), _services(seen)]
     if seen.pods:
         parts += [Text(), _pods(seen)]
-    notes = [Text(f"not used here: {line}") for line in seen.unused]
+    notes = [Text(line) for line in seen.notes]
     notes += [Text(line, "red") for line in seen.problems]
     notes += [Text(f"wrong, and not in force: {line}", "red") for line in seen.error.splitlines()]
     return Group(*parts, *([Text()] if notes else []), *notes)

@@ -72,6 +72,6 @@ class LabView(Struct, frozen=True):
     workloads: tuple[WorkloadView, ...]
     pods: tuple[PodView, ...]
     clients: tuple[ClientView, ...]
-    unused: tuple[str, ...]
+    notes: tuple[str, ...]
     error: str
     problems: tuple[str, ...]
