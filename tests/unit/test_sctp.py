@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.packets.sctp import Chunk, Malformed, Packet, crc32c, decode, encode
+from podwire.lab.sctp import Chunk, Malformed, Packet, crc32c, decode, encode
 
 UINT16, UINT32 = st.integers(0, 0xFFFF), st.integers(0, 0xFFFFFFFF)
 PACKETS = st.builds(Packet, UINT16, UINT16, UINT32, st.sampled_from(list(Chunk)), st.binary(max_size=60))
