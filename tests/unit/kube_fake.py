@@ -106,6 +106,10 @@ class FakeApi:
             if stream.resource == resource and (line := event(happened, stream.query)):
                 stream.queue.put_nowait(line)
 
+    def verbs(self, resource: str) -> list[str]:
+        """What was asked of a resource, and answered by no fault."""
+        return [verb for verb, asked, _ in self.asked if asked == resource]
+
     def compact(self) -> None:
         """Forgets the past: open watches go on, new ones and pages from before are refused."""
         self.compacted = self.version
