@@ -93,6 +93,17 @@ async def test_a_kind_that_the_server_has_not_is_none_of_it() -> None:
         assert 300.0 in told.pauses  # asked again later: the cluster may be upgraded
 
 
+async def test_a_kind_that_the_server_no_longer_has_is_gone() -> None:
+    fake = FakeApi()
+    some_cluster(fake)
+    async with fake.served() as server, following(server) as told:
+        await fake.all_watched()
+        fake.absent = {"servicecidrs"}
+        fake.cut("servicecidrs")
+        await told.until(lambda: told.changes() == ["-servicecidr/kubernetes"])
+        assert told.source.errors == ()
+
+
 async def test_a_kind_that_every_server_has_must_be_there() -> None:
     fake = FakeApi()
     some_cluster(fake)
@@ -317,7 +328,8 @@ async def test_a_list_that_expires_between_its_pages_comes_to_an_end() -> None:
 
     async def expiring(fake: FakeApi, _: object) -> object:
         fake.put("services", service(f"more{fake.version}", "10.97.0.1"))
-        fake.remove("services", min(fake.objects["services"]))  # it was in the page that came before
+        in_the_page_before = min(name for name in fake.objects["services"] if name[1].startswith("s"))
+        fake.remove("services", in_the_page_before)
         return await answering(410, "Expired")(fake, _)  # type: ignore[arg-type]
 
     fake.faults["page", "services"].extend([expiring] * 100)  # type: ignore[list-item]
