@@ -1,20 +1,25 @@
 """What the lab understands and says: names a user types, and what is recorded."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from podwire.lab.changes import change_port
 from podwire.lab.expand import ManifestsError
 from podwire.lab.layout import LabError
 from podwire.lab.places import find, find_workload
 from podwire.lab.process import Process, end, identify, record, recorded, runs
-from podwire.lab.topology import pod_space
+from podwire.lab.topology import MOST_NODES, next_host, pod_space, stations, ways_to_external, ways_to_pods
 from podwire.lab.userfiles import files_in, read_directory
 from podwire.lab.views import ClientView, LabView, NodeView, PodView, ServiceView, WorkloadView
+from podwire.model.addresses import parse_address
 from podwire.model.objects import PodKey
+from podwire.sources.documents import read_documents
 
 
 def pod(name: str, namespace: str = "default", problem: str = "", number: int = 2) -> PodView:
@@ -178,3 +183,43 @@ def test_an_empty_or_broken_file_makes_the_directory_wrong(tmp_path: Path) -> No
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ManifestsError, match="expected a directory"):
         read_directory(tmp_path / "nowhere")
+
+
+SERVICES = """
+apiVersion: v1
+kind: List
+items:
+  - {apiVersion: v1, kind: ConfigMap, metadata: {name: web}}
+  - {apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: [{port: 80}, {port: 81}]}}
+"""
+
+
+@pytest.mark.parametrize("name", ["b.yaml", "b.json"])
+def test_a_port_is_changed_in_the_file_that_has_the_service(tmp_path: Path, name: str) -> None:
+    other, own = tmp_path / "a.yaml", tmp_path / name
+    other.write_text(SERVICES.replace("name: web", "name: web, namespace: other"))
+    own.write_text(SERVICES if name.endswith(".yaml") else json.dumps(yaml.safe_load(SERVICES)))
+    before = other.read_text()
+    change_port(tmp_path, LAB.services[0], 80, 8000)
+    assert other.read_text() == before
+    config, web = (it.data for it in read_documents(name, own.read_bytes()))
+    assert config["kind"] == "ConfigMap"
+    assert web["spec"]["ports"] == [{"port": 8000, "targetPort": 80}, {"port": 81}]
+
+
+# --- the fabric --------------------------------------------------------------------------------
+
+
+def test_a_node_moves_to_a_place_where_nobody_is() -> None:
+    first, second = stations(2)
+    assert next_host([first, second]) == 3
+    moved = second._replace(host=3)
+    assert next_host([first, moved]) == 4  # its first place is kept for it
+    assert next_host(stations(MOST_NODES)) is None
+    assert ways_to_pods([moved]) == {"10.244.2.0/24": "192.168.99.3", "fd00:244:0:2::/64": "fd00:99::3"}
+
+
+def test_external_ips_are_reached_by_one_node_and_those_on_the_fabric_by_none() -> None:
+    (node,) = stations(1)
+    addresses = map(parse_address, ("203.0.113.80", "2001:db8::80", "192.168.99.77"))
+    assert ways_to_external(node, addresses) == {"203.0.113.80": "192.168.99.1", "2001:db8::80": "fd00:99::1"}

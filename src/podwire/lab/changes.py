@@ -102,9 +102,8 @@ def change_port(directory: Path, service: ServiceView, port: int, new: int) -> N
                 for it in document["spec"]["ports"]:
                     if it["port"] == port:
                         it.update(port=new, targetPort=it.get("targetPort") or port)
-                # JSON is YAML too.
-                text = "\n---\n".join(json.dumps(it, default=str) for it in documents)
-                file.write_text(f"{text}\n", encoding="utf-8")
+                whole = {"apiVersion": "v1", "kind": "List", "items": documents}
+                file.write_text(json.dumps(whole, default=str), encoding="utf-8")  # JSON is YAML too
                 return
 
 
