@@ -142,12 +142,13 @@ class Watch:
             self._position, delay = position.ended(self._position, seconds, self._chance.luck())
             return delay
         except ApiError as error:
-            if error.status == 404 and self.resource.optional and not watching:
+            if error.status == 404 and self.resource.optional:
+                self._position = Position()
                 self._replace({}, {})
                 self._note("")
                 return ABSENT_SECONDS
-            again = error.expired or (error.status == 404 and watching)
-            failure, text, retry_after = Failure.EXPIRED if again else Failure.LOST, str(error), error.retry_after
+            failure = Failure.EXPIRED if error.expired else Failure.LOST
+            text, retry_after = str(error), error.retry_after
         except Odd as error:
             failure, text = Failure.ODD, f"{self.resource.path}: {error}: listed again"
         except Exception as error:  # a bug: the other kinds go on, and this one tries again
