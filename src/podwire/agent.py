@@ -185,7 +185,9 @@ async def running(config: Config) -> AsyncIterator[Agent]:
             log.warning("the first resync failed in part, and is tried again: %s", startup.error)
         agent.collect_later()  # what a killed agent had still to delete
         for work in _background(agent, listed is not None):
-            stack.push_async_callback(_cancel, asyncio.create_task(work))
+            task = asyncio.create_task(work)
+            task.add_done_callback(_tell_if_failed)
+            stack.push_async_callback(_cancel, task)
         gc.collect()
         gc.freeze()
         try:
@@ -222,6 +224,11 @@ def _background(agent: Agent, listed: bool) -> Iterator[Coroutine[Any, Any, None
     if agent.api is not None and agent.config.kubernetes is not None:
         always = agent.config.kubernetes.network_condition
         yield kube_status.keep(agent.api, agent.config.node_name, agent.until_ready, always)
+
+
+def _tell_if_failed(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a task of the agent has ended: changes are no longer followed", exc_info=error)
 
 
 def run(config: Config) -> None:
