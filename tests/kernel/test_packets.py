@@ -65,14 +65,7 @@ def test_who_answers_and_which_client_it_sees(asked: Asked, row: Row) -> None:
     assert asked[row] == right(row)
 
 
-def _known(it: Refusal) -> tuple[pytest.MarkDecorator, ...]:
-    if it.kind is Kind.EXTERNAL_IP and it.why is Why.UNKNOWN_PORT:
-        reason = "only service_cidrs and cluster IPs are service_ranges: the packet goes on to the default route"
-        return (pytest.mark.xfail(strict=True, reason=reason),)
-    return ()
-
-
-@pytest.mark.parametrize("it", [pytest.param(it, marks=_known(it), id=it.id) for it in refusals()])
+@pytest.mark.parametrize("it", [pytest.param(it, id=it.id) for it in refusals()])
 def test_refused_at_once(asked: Asked, it: Refusal) -> None:
     assert asked[it] == right(it)
 

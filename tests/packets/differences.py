@@ -174,9 +174,9 @@ DIFFERENCES = (
         "external IP, at a port that no Service has; from everywhere",
         "the packet goes on by the default route; where the router leads external IPs to the node it comes back, until "
         "its hops are used up: no answer, or an unreachable host",
-        "the same, for now",
-        "kube-proxy knows external IPs only together with their ports. The table wants such a port refused at once, as "
-        "at a cluster IP; Podwire does not do so yet either, and its own rows are expected failures until it does.",
+        "refused at once, by the node to which the network leads it",
+        "kube-proxy knows external IPs only together with their ports. Podwire refuses what comes from elsewhere to an "
+        "external IP and no Service takes; what pods and the node itself send there goes the way of the network first.",
         _of_unknown_ports,
         lambda _: frozenset({"TimeoutError", "OSError"}),
     ),

@@ -208,16 +208,28 @@ class Refusal(NamedTuple):
 
 
 def refusals() -> list[Refusal]:
-    """Pod addresses are the pods' own to refuse. An address that no Service has is a ClusterIP by its range only."""
+    """Pod addresses are the pods' own to refuse. An address that no Service has is a ClusterIP by its range only. What a
+    node sends to an external IP, and the router sends back, comes as from the node itself: to that the kernel answers
+    no ICMP."""
     kinds = (Kind.CLUSTER_IP, Kind.NODE_PORT, Kind.EXTERNAL_IP)
     every = (Refusal(*each) for each in product(CLIENTS, kinds, Protocol, FAMILIES, Why))
-    return [it for it in every if it.why is not Why.UNKNOWN_ADDRESS or it.kind is Kind.CLUSTER_IP]
+    return [
+        it
+        for it in every
+        if (it.why is not Why.UNKNOWN_ADDRESS or it.kind is Kind.CLUSTER_IP)
+        and not (
+            isinstance(CLIENTS[it.client], Node)
+            and (it.kind, it.why, it.family) == (Kind.EXTERNAL_IP, Why.UNKNOWN_PORT, IPV4)
+            and it.protocol is not Protocol.TCP
+        )
+    ]
 
 
 def refused(asker: Station, kind: Kind, protocol: Protocol, why: Why) -> str:
     """How a socket tells it: TCP is reset, the rest gets an ICMP error. A datagram that its own node refuses to send is
-    answered by EPERM; to a port that nobody has at its own address it is sent, and comes back."""
+    answered by EPERM; to a port that nobody has at its own address or at an external IP it is sent, and comes back."""
     sent = kind is Kind.NODE_PORT and (asker != ONE or why is Why.UNKNOWN_PORT)
+    sent = sent or (kind is Kind.EXTERNAL_IP and why is Why.UNKNOWN_PORT)
     at_once = isinstance(asker, Node) and not sent and protocol is not Protocol.TCP
     return "PermissionError" if at_once else "ConnectionRefusedError"
 

@@ -171,6 +171,16 @@ class ExternalKey(Value, frozen=True):
         return f"external {self.frontend}"
 
 
+class ExternalIPKey(Value, frozen=True):
+    """An external IP of some Service: what comes to it from elsewhere and no frontend takes is refused, since passing
+    it on would send it back to where it came from."""
+
+    address: Address
+
+    def __str__(self) -> str:
+        return f"external IP {show_address(self.address)}"
+
+
 class LocalPodKey(Value, frozen=True):
     """A pod of this node: its answers come by here, and it must see another source where it reaches itself."""
 

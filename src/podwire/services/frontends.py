@@ -10,12 +10,12 @@ from enum import Enum
 from typing import Any
 
 from podwire.model.addresses import Address
-from podwire.model.network import Backend, ExternalKey, Frontend, ServiceRangeKey
+from podwire.model.network import Backend, ExternalIPKey, ExternalKey, Frontend, ServiceRangeKey
 from podwire.model.objects import Member, Node, Protocol, Service, ServiceKey, ServicePort
 from podwire.model.snapshot import Snapshot, Touched
 
 Claim = Frontend | Address
-"""What a Service claims: a frontend, or all of a cluster IP."""
+"""What a Service claims: a frontend, or all of a cluster IP or external IP."""
 
 
 class Kind(Enum):
@@ -47,6 +47,7 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
             own = now.node.addresses  # a Service there must not shut the node
             alone = [a for a in service.cluster_ips if a not in own and not any(a in cidr for cidr in ranges)]
             found |= {ServiceRangeKey(a, a): True for a in alone}
+            found |= {ExternalIPKey(a): True for a in service.external_ips}
     if touched is None or touched.ranges:
         found |= {ServiceRangeKey(cidr.first, cidr.last): True for cidr in ranges}
     return {"nftables": found}
@@ -92,7 +93,7 @@ def claimed(service: Service, node: Node) -> frozenset[Frontend]:
 
 def claims_of(service: Service, node: Node) -> frozenset[Claim]:
     """All that another Service could claim too: what becomes of it depends on both."""
-    return claimed(service, node) | frozenset(service.cluster_ips)
+    return claimed(service, node) | {*service.cluster_ips, *service.external_ips}
 
 
 def node_port_addresses(node: Node) -> tuple[Address, ...]:

@@ -8,8 +8,8 @@ empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that n
     c1 … c4096 draw a slot of `eps` and rewrite the destination; an empty slot breaks the rule, the next draws again;
                then one from the lower half, which is always full; then the first slot, since every lookup reads the
                newest generation: a frontend may have left this class in between
-    entry,     whatever still goes to a refused frontend or to an address that is only a Service's is refused at once
-    local
+    entry,     whatever still goes to a refused frontend or to an address that is only a Service's is refused at once,
+    local      and what comes from elsewhere to an external IP
     post       a pod that reaches itself through a Service must see another source
     remote     so must a backend elsewhere whose client is elsewhere too: its answer has to come back by this node
 """
@@ -72,6 +72,7 @@ def _maps(family: Family) -> list[str]:
         f"add set {where} refused {{ type {kind} . inet_proto . inet_service; size 131072; }}",
         f"add set {where} service_ranges {{ type {kind}; flags interval; }}",
         f"add set {where} external {{ type {kind} . inet_proto . inet_service; size 131072; }}",
+        f"add set {where} external_ips {{ type {kind}; size 65536; }}",
         f"add set {where} pods {{ type {kind} . {kind}; size 65536; }}",
     ]
 
@@ -100,7 +101,11 @@ def _rules(ip: str) -> dict[str, list[str]]:
         f"meta l4proto tcp {ip} daddr @service_ranges reject with tcp reset",
         f"{ip} daddr @service_ranges reject",
     ]
-    rules |= dict.fromkeys(("entry", "local"), refusals)
+    rules["local"] = refusals
+    # What comes in from elsewhere to an external IP was led here by the network, and would be led here again. Where it
+    # is a node's own, the node may answer.
+    elsewhere = f'iifname != "pw*" {ip} daddr @external_ips fib daddr type != local'
+    rules["entry"] = [*refusals, f"meta l4proto tcp {elsewhere} reject with tcp reset", f"{elsewhere} reject"]
     for size in CLASSES:
         draws = [size] * (DRAWS if size > 2 else 1) + sorted({1, size // 2} - {0, size}, reverse=True)
         # One rule for each protocol: with a set of them nft lists a rule that it can't load again.

@@ -12,7 +12,16 @@ from podwire.dataplane.messages import NESTED, attr, attrs, walk
 from podwire.dataplane.nftables.layout import CLASSES
 from podwire.dataplane.nftables.render import GOTO, INTERVAL_END, SLOT
 from podwire.model.addresses import Address, Family
-from podwire.model.network import AlienKey, Backend, ExternalKey, Frontend, LocalPodKey, ServiceRangeKey, Slots
+from podwire.model.network import (
+    AlienKey,
+    Backend,
+    ExternalIPKey,
+    ExternalKey,
+    Frontend,
+    LocalPodKey,
+    ServiceRangeKey,
+    Slots,
+)
 from podwire.model.objects import Protocol
 
 Dumped = Mapping[str, Iterable[bytes]]
@@ -50,7 +59,11 @@ def keys(family: Family, dumped: Dumped) -> dict[Any, Any]:
     """What the dumped maps and sets say; those that were not dumped are passed over. Whatever no key of ours makes is
     an AlienKey, so that it can be seen and removed."""
     found: dict[Any, Any] = {}
-    readers: dict[str, Callable[[Family, bytes], Any]] = {"pods": _local_pod, "external": _external}
+    readers: dict[str, Callable[[Family, bytes], Any]] = {
+        "pods": _local_pod,
+        "external": _external,
+        "external_ips": _external_ip,
+    }
     for name, read in readers.items():
         for element in elements(dumped.get(name, ())):
             key = read(family, element.key) if element.key is not None else None
@@ -61,6 +74,10 @@ def keys(family: Family, dumped: Dumped) -> dict[Any, Any]:
 def _local_pod(family: Family, key: bytes) -> LocalPodKey | None:
     first, second = key[: family.size], key[family.size :]
     return LocalPodKey(Address(first)) if first == second else None
+
+
+def _external_ip(_: Family, key: bytes) -> ExternalIPKey:
+    return ExternalIPKey(Address(key))
 
 
 def _external(family: Family, key: bytes) -> ExternalKey | None:

@@ -17,6 +17,7 @@ from podwire.model.addresses import Address, Family, family_of
 from podwire.model.network import (
     AlienKey,
     Backend,
+    ExternalIPKey,
     ExternalKey,
     Frontend,
     LocalPodKey,
@@ -60,6 +61,8 @@ def holder(key: Any) -> tuple[str, ...]:
             return ("pods",)
         case ExternalKey():
             return ("external",)
+        case ExternalIPKey():
+            return ("external_ips",)
         case ServiceRangeKey():
             return ("service_ranges",)
         case Frontend():
@@ -80,6 +83,8 @@ def render(key: Any, change: Change) -> list[Message]:
     match key:
         case LocalPodKey(address):
             return _messages(family_of(address), "pods", [_element(address * 2)], gone)
+        case ExternalIPKey(address):
+            return _messages(family_of(address), "external_ips", [_element(address)], gone)
         case ExternalKey(frontend):
             return _messages(frontend.family, "external", [_element(frontend_key(frontend))], gone)
         case ServiceRangeKey(first, last):
