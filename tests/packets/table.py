@@ -24,7 +24,7 @@ from enum import Enum
 from itertools import product
 from typing import NamedTuple
 
-from podwire.model.addresses import FAMILIES, Family
+from podwire.model.addresses import FAMILIES, IPV4, Family
 from podwire.model.objects import Protocol
 from tests.packets.plan import (
     EMPTY,
