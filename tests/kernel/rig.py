@@ -229,9 +229,9 @@ def silence() -> None:
 
 def _answer(name: str, wake: socket.socket, bound: list[socket.socket]) -> None:
     with selectors.DefaultSelector() as waiting, ExitStack() as opened:
-        for one in bound:
-            opened.enter_context(one)
-            waiting.register(one, selectors.EVENT_READ)
+        for held in bound:
+            opened.enter_context(held)
+            waiting.register(held, selectors.EVENT_READ)
         while True:
             for key, _ in waiting.select():
                 one = key.fileobj

@@ -208,9 +208,9 @@ class Refusal(NamedTuple):
 
 
 def refusals() -> list[Refusal]:
-    """Pod addresses are the pods' own to refuse. An address that no Service has is a ClusterIP by its range only. What a
-    node sends to an external IP, and the router sends back, comes as from the node itself: to that the kernel answers
-    no ICMP."""
+    """Pod addresses are the pods' own to refuse. An address that no Service has is a ClusterIP by its range only.
+    What a node sends to an external IP, and the router sends back, comes as from the node itself: to that the kernel
+    answers no ICMP."""
     kinds = (Kind.CLUSTER_IP, Kind.NODE_PORT, Kind.EXTERNAL_IP)
     every = (Refusal(*each) for each in product(CLIENTS, kinds, Protocol, FAMILIES, Why))
     return [
