@@ -75,7 +75,7 @@ def explain_packet(now: Snapshot, source: Address | None, to: Frontend) -> Packe
         else:
             verdict, way = Verdict.REFUSED, f"no backend is ready; {_refusal(to.protocol)}"
         return PacketWhy(shown, told, show_frontend(to), verdict, show(key), state, way, choices, notes)
-    if only_services(now, to.address):
+    if only_services(now, to.address) or (_is_elsewhere(now, client) and is_external_ip(now, to.address)):
         way = f"no Service has this port and protocol of the address, which is only Services'; {_refusal(to.protocol)}"
         verdict = Verdict.REFUSED
     else:
@@ -105,8 +105,21 @@ def seen_client(now: Snapshot, client: Address | None, backend: Address) -> tupl
 
 
 def only_services(now: Snapshot, address: Address) -> bool:
-    """Whether what no frontend takes at this address is refused."""
-    return any(address in cidr for cidr in now.service_ranges) or address in now.claims
+    """Whether what no frontend takes at this address is refused, whoever sends it."""
+    if any(address in cidr for cidr in now.service_ranges):
+        return True
+    claimed = any(address in now.services[key].cluster_ips for key in now.claims.get(address, ()))
+    return claimed and address not in now.node.addresses
+
+
+def is_external_ip(now: Snapshot, address: Address) -> bool:
+    """Whether what no frontend takes at this address is refused to those who send it from elsewhere."""
+    claimed = any(address in now.services[key].external_ips for key in now.claims.get(address, ()))
+    return claimed and not is_own(now, address)
+
+
+def _is_elsewhere(now: Snapshot, client: Address | None) -> bool:
+    return client is not None and client not in now.ledger and not is_own(now, client)
 
 
 def _refusal(protocol: Protocol) -> str:
