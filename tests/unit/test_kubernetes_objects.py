@@ -28,9 +28,10 @@ from podwire.model.objects import (
     ServicePort,
     SliceKey,
 )
-from podwire.sources import kubernetes
+from podwire.sources import kube_objects
 from podwire.sources.fields import Invalid
-from podwire.sources.kubernetes import KINDS, key_of, translate
+from podwire.sources.kube_objects import KINDS
+from podwire.sources.kubernetes import key_of, translate
 
 TCP, UDP, SCTP = Protocol.TCP, Protocol.UDP, Protocol.SCTP
 FOUR, OTHER, SIX = parse_address("10.0.0.1"), parse_address("10.0.0.2"), parse_address("fd00::1")
@@ -534,13 +535,13 @@ def test_the_api_s_json_means_the_same_as_the_mapping(thing: dict[str, Any]) -> 
 def test_null_lists_of_the_api_are_empty() -> None:
     raw = json.dumps(slice_(None, None, namespace="a"))
     assert '"endpoints": null' in raw
-    _, value, _ = translate(msgspec.json.decode(raw, type=kubernetes.EndpointSlice))
+    _, value, _ = translate(msgspec.json.decode(raw, type=kube_objects.EndpointSlice))
     assert value == BackendSlice(ServiceKey("a", "web"), (), ())
 
 
 def test_names_that_recur_are_held_once() -> None:
     raw = json.dumps(slice_([{"addresses": ["10.0.0.1"], "nodeName": "node-with-a-name", "zone": "zone-with-a-name"}]))
-    first, second = (translate(msgspec.json.decode(raw, type=kubernetes.EndpointSlice)).value for _ in range(2))
+    first, second = (translate(msgspec.json.decode(raw, type=kube_objects.EndpointSlice)).value for _ in range(2))
     assert isinstance(first, BackendSlice)
     assert isinstance(second, BackendSlice)
     assert first.members[0].node is second.members[0].node

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from podwire.model.objects import Object, ObjectKey, Value
 from podwire.sources.documents import Broken, Document, Place, read_documents
 from podwire.sources.fields import Invalid
-from podwire.sources.kubernetes import KINDS, translate
+from podwire.sources.kube_objects import KINDS
+from podwire.sources.kubernetes import translate
 
 Changes = tuple[tuple[ObjectKey, Object | None], ...]
 

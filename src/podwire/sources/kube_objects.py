@@ -1,0 +1,166 @@
+"""The Kubernetes API's objects, as far as the network reads them.
+
+Invariants: the structs hold only the fields that mean something to the network, so the same ones decode a manifest's
+mapping and the API's JSON; null counts as absent, as the API server has it. What they mean is told in `kubernetes.py`;
+beside it this is the only room that says Endpoint.
+"""
+
+from msgspec import Struct, field
+
+
+class Wire(Struct, frozen=True, gc=False, rename="camel"):
+    """The base of the API's structs. They come as trees, so the collector need not look at them."""
+
+
+class NameMeta(Wire, frozen=True):
+    name: str
+    namespace: str | None = None
+
+
+class LabelMeta(Wire, frozen=True):
+    name: str
+    labels: dict[str, str] | None = None
+
+
+class ServiceLabels(Wire, frozen=True):
+    proxy: str | None = field(default=None, name="service.kubernetes.io/service-proxy-name")
+    headless: str | None = field(default=None, name="service.kubernetes.io/headless")
+
+
+class ServiceMeta(Wire, frozen=True):
+    name: str
+    namespace: str | None = None
+    labels: ServiceLabels | None = None
+    creation_timestamp: str | None = None
+
+
+class SliceLabels(Wire, frozen=True):
+    service: str | None = field(default=None, name="kubernetes.io/service-name")
+    proxy: str | None = field(default=None, name="service.kubernetes.io/service-proxy-name")
+    headless: str | None = field(default=None, name="service.kubernetes.io/headless")
+
+
+class SliceMeta(Wire, frozen=True):
+    name: str
+    namespace: str | None = None
+    labels: SliceLabels | None = None
+
+
+class ServicePort(Wire, frozen=True):
+    port: int
+    name: str | None = None
+    protocol: str | None = None
+    node_port: int | None = None
+
+
+class ServiceSpec(Wire, frozen=True):
+    type: str | None = None
+    cluster_ip: str | None = field(default=None, name="clusterIP")
+    cluster_ips: list[str] | None = field(default=None, name="clusterIPs")
+    external_ips: list[str] | None = field(default=None, name="externalIPs")
+    ports: list[ServicePort] | None = None
+
+
+class Service(Wire, frozen=True):
+    metadata: ServiceMeta
+    spec: ServiceSpec
+
+
+class PodSpec(Wire, frozen=True):
+    node_name: str | None = None
+    host_network: bool | None = None
+
+
+class PodIP(Wire, frozen=True):
+    ip: str
+
+
+class PodStatus(Wire, frozen=True):
+    phase: str | None = None
+    pod_ip: str | None = field(default=None, name="podIP")
+    pod_ips: list[PodIP] | None = field(default=None, name="podIPs")
+
+
+class Pod(Wire, frozen=True):
+    metadata: NameMeta
+    spec: PodSpec
+    status: PodStatus | None = None
+
+
+class NodeSpec(Wire, frozen=True):
+    pod_cidr: str | None = field(default=None, name="podCIDR")
+    pod_cidrs: list[str] | None = field(default=None, name="podCIDRs")
+
+
+class NodeAddress(Wire, frozen=True):
+    type: str
+    address: str
+
+
+class NodeStatus(Wire, frozen=True):
+    addresses: list[NodeAddress] | None = None
+
+
+class Node(Wire, frozen=True):
+    metadata: LabelMeta
+    spec: NodeSpec | None = None
+    status: NodeStatus | None = None
+
+
+class Namespace(Wire, frozen=True):
+    metadata: LabelMeta
+
+
+class EndpointPort(Wire, frozen=True):
+    port: int | None = None
+    name: str | None = None
+    protocol: str | None = None
+
+
+class EndpointConditions(Wire, frozen=True):
+    ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
+
+
+class ObjectReference(Wire, frozen=True):
+    kind: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+
+
+class Endpoint(Wire, frozen=True):
+    addresses: list[str]
+    conditions: EndpointConditions | None = None
+    node_name: str | None = None
+    zone: str | None = None
+    target_ref: ObjectReference | None = None
+
+
+class EndpointSlice(Wire, frozen=True):
+    metadata: SliceMeta
+    address_type: str
+    ports: list[EndpointPort] | None = None
+    endpoints: list[Endpoint] | None = None
+
+
+class ServiceCIDRSpec(Wire, frozen=True):
+    cidrs: list[str] | None = None
+
+
+class ServiceCIDR(Wire, frozen=True):
+    metadata: NameMeta
+    spec: ServiceCIDRSpec
+
+
+Kind = Service | Pod | Node | Namespace | EndpointSlice | ServiceCIDR
+
+KINDS: dict[tuple[str, str], type[Kind]] = {
+    ("v1", "Service"): Service,
+    ("v1", "Pod"): Pod,
+    ("v1", "Node"): Node,
+    ("v1", "Namespace"): Namespace,
+    ("discovery.k8s.io/v1", "EndpointSlice"): EndpointSlice,
+    ("networking.k8s.io/v1", "ServiceCIDR"): ServiceCIDR,
+}
+"""(apiVersion, kind) of all that is understood."""
