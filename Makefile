@@ -1,5 +1,5 @@
 # The targets say what they need; each one installs it first (scripts/setup), and at once where it is there.
-.PHONY: setup check test demo image cluster-build cluster-test conformance pod-start proto lock clean root
+.PHONY: setup check test demo bench image cluster-build cluster-test conformance pod-start proto lock clean root
 
 PYTHON := .venv/bin/python
 
@@ -20,6 +20,9 @@ test: root setup ## all tests, those on the real kernel included
 demo: root setup ## two nodes of network namespaces on this machine, a shop on them, and what they answer
 	.venv/bin/podwire lab demo examples/online-shop --nodes 2
 
+bench: root setup ## how the work grows with the number of Services, into build/bench.json
+	$(PYTHON) -m tests.bench
+
 image: root ## the agent's image, build/podwire-image.tar, without a registry
 	@scripts/setup cluster
 	$(PYTHON) -m deploy.image
@@ -29,7 +32,7 @@ cluster-build: root ## Kubernetes, containerd and CoreDNS from Go modules, once:
 	$(PYTHON) -m tests.cluster.parts
 
 cluster-test: cluster-build ## real clusters of namespaces: IPv4, dual-stack, IPv6 first; what survives which death
-	$(PYTHON) -m pytest tests/cluster -s -v
+	$(PYTHON) -m pytest tests/cluster -s -vv --durations=15
 
 conformance: cluster-build ## Kubernetes' own conformance tests of the network, into build/conformance.json
 	$(PYTHON) -m tests.cluster.conformance
