@@ -12,19 +12,19 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 from cyclopts import Parameter
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from podwire import views
 from podwire.cli import explanations, tables
 from podwire.cli.client import REFUSED, Failed, ask
+from podwire.cli.paper import show
 from podwire.cli.target import HERE, Output, Target
 from podwire.explain.packets import PacketWhy
 from podwire.explain.services import ServiceWhy
 
 View = TypeVar("View")
 
-WIDE = 10_000
-"""Columns where the output is no terminal: programs see whole lines."""
+
 WAIT = 30
 """Seconds that the agent lets a follower wait for the next entry, before it asks again."""
 
@@ -147,10 +147,5 @@ def _show(body: bytes, seen: View, output: Output, table: Callable[[View], Rende
     if output == "json":
         sys.stdout.buffer.write(body + b"\n")
         sys.stdout.buffer.flush()
-    elif sys.stdout.isatty():
-        Console(markup=False, highlight=False).print(table(seen))
     else:
-        console = Console(width=WIDE, markup=False, highlight=False)
-        with console.capture() as captured:
-            console.print(table(seen))
-        print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
+        show(table(seen))

@@ -239,8 +239,6 @@ def _asked(lab: "Lab", request: "Requests") -> "Reply":
 
 
 def _show(what: "RenderableType") -> None:
-    """On a terminal in its width; elsewhere nothing is cut, so that programs see whole lines."""
-    from rich.console import Console
+    from podwire.cli.paper import show
 
-    width = None if sys.stdout.isatty() else 1000
-    Console(width=width, markup=False, highlight=False, soft_wrap=width is not None).print(what)
+    show(what)

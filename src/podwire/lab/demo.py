@@ -6,7 +6,6 @@ status is 1 where anything is not as expected.
 
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +15,12 @@ from typing import TypeVar
 from urllib.parse import urlencode
 
 import msgspec
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from podwire.cli import client, explanations
+from podwire.cli.paper import show
 from podwire.explain.packets import PacketWhy
 from podwire.explain.services import ServiceWhy
 from podwire.lab import changes, control, lifecycle, paths, probe, tables
@@ -30,47 +30,44 @@ from podwire.lab.questions import Row, judge, names_of
 from podwire.lab.userfiles import files_in
 from podwire.lab.views import LabView, NodeView
 
-_WIDE = 160
-"""Columns where the output is no terminal."""
 _ENDS = (signal.SIGTERM, signal.SIGINT)
 Why = TypeVar("Why")
 
 
 def run(root: Path, name: str, manifests: Path, nodes: int) -> int:
     """The exit status. Raises LabError where the lab can't be made."""
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, markup=False, highlight=False)
     begin = monotonic()
     with _ending_gently(), _copied(manifests) as own:
-        lab = lifecycle.up(root, name, own, nodes, console.print)
+        lab = lifecycle.up(root, name, own, nodes, show)
         try:
-            wrong, told = _show(lab, console)
+            wrong, told = _show(lab)
         finally:
             for number in _ENDS:
                 signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it
             lifecycle.down(root, name)
-            console.print(f"lab {name} is gone")
+            show(f"lab {name} is gone")
     verdict = "all as expected" if not wrong else f"{wrong} NOT as expected"
-    console.print(f"\n{verdict}: {told}, in {monotonic() - begin:.0f} s")
+    show(f"\n{verdict}: {told}, in {monotonic() - begin:.0f} s")
     return 1 if wrong else 0
 
 
-def _show(lab: Lab, console: Console) -> tuple[int, str]:
+def _show(lab: Lab) -> tuple[int, str]:
     """How many things are not as expected, and what all was asked."""
     workload = changes.subject(control.view(lab, control.MakeClient()))
     if not workload:
         raise LabError("expected a Service with pods of a Deployment or another that can be scaled")
     rows = _ask_all(control.view(lab))
-    console.print(_titled("Every way to every Service, each backend asked 20 times", tables.ways(rows)))
-    _explain(lab, console, workload)
-    console.print(Text("\nChanges, while clients ask all the time", "bold"))
+    show(_titled("Every way to every Service, each backend asked 20 times", tables.ways(rows)))
+    _explain(lab, workload)
+    show(Text("\nChanges, while clients ask all the time", "bold"))
     happened = []
     for change in changes.changes(lab, workload):
-        console.print(tables.change(change))
+        show(tables.change(change))
         happened.append(change)
     again = _ask_all(control.view(lab))
     wrong = [row for row in again if not row.right]
     if wrong:
-        console.print(_titled("After all that", tables.ways(wrong)))
+        show(_titled("After all that", tables.ways(wrong)))
     steps = [step for change in happened for step in change.steps]
     asked = sum(row.question.times for row in (*rows, *again)) + sum(step.requests for step in steps)
     lost = sum(step.lost for step in steps)
@@ -85,7 +82,7 @@ def _ask_all(seen: LabView) -> list[Row]:
     return [judge(question, list(probe.put(question)), names) for question in paths.questions(seen)]
 
 
-def _explain(lab: Lab, console: Console, workload: str) -> None:
+def _explain(lab: Lab, workload: str) -> None:
     """A Service of the workload, and a packet from as far as one can come, as the first node's agent explains them."""
     seen = control.view(lab)
     nearest, *_, question = [*changes.steady(seen, workload)[:1], *changes.steady(seen, workload)]
@@ -94,9 +91,9 @@ def _explain(lab: Lab, console: Console, workload: str) -> None:
     source = question.source.pod or next(it.addresses[0] for it in seen.clients if it.name == question.source.words)
     name = f"{service.namespace}/{service.name}"
     why = _asked(node, f"/explain/service/{name}", ServiceWhy)
-    console.print(_titled(f"podwire explain service/{name}", explanations.service(why)))
+    show(_titled(f"podwire explain service/{name}", explanations.service(why)))
     packet = _asked(node, f"/explain/packet?{urlencode({'from': source, 'to': question.place})}", PacketWhy)
-    console.print(_titled(f"podwire explain {source} {question.place}", explanations.packet(packet)))
+    show(_titled(f"podwire explain {source} {question.place}", explanations.packet(packet)))
 
 
 def _asked(node: NodeView, target: str, form: type[Why]) -> Why:
