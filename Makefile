@@ -1,5 +1,5 @@
 # The targets say what they need; each one installs it first (scripts/setup), and at once where it is there.
-.PHONY: setup check test demo bench image cluster-build cluster-test conformance pod-start proto lock clean root
+.PHONY: setup check test demo bench image cluster-build cluster-test conformance pod-start proto lock clean help root
 
 PYTHON := .venv/bin/python
 
@@ -47,6 +47,9 @@ proto: ## the generated messages, from their .proto files
 lock: ## requirements.lock, from pyproject.toml; versions change only where they must
 	@scripts/setup python
 	.venv/bin/uv pip compile --quiet --universal --generate-hashes --no-header --group dev pyproject.toml -o requirements.lock
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
 clean: ## everything that the other targets made in this folder
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
