@@ -31,7 +31,8 @@ LOGS = ROOT / "build" / "cluster-logs"
 _MANIFESTS = Path(__file__).parent / "manifests"
 _PREFIX = "pwc"
 _CGROUPS = Path("/sys/fs/cgroup")
-_LIMIT = "120s"
+_LIMIT = "240s"
+"""Against hanging, never a measure."""
 
 
 class Cluster:
@@ -62,6 +63,10 @@ class Cluster:
 
     def await_nodes(self) -> None:
         self.wait(*(f"node/{node.name}" for node in self.nodes), until="condition=Ready")
+
+    def is_ready(self, node: Node) -> bool:
+        conditions = self.get("node", node.name)["status"]["conditions"]
+        return any(found["type"] == "Ready" and found["status"] == "True" for found in conditions)
 
     def install_dns(self) -> None:
         """CoreDNS, at the addresses that kubelets tell pods. Answers once it runs."""

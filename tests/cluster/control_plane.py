@@ -22,7 +22,7 @@ class ControlPlane:
     def __init__(self, variant: Variant, machine: Machine) -> None:
         self.variant, self.machine = variant, machine
         self.authority = Authority(machine.own / "pki")
-        self._api: Program | None = None
+        self._running: list[Program] = []
         self._lay_fabric()
         names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
         self.authority.issue("apiserver", "/CN=kube-apiserver", (*names, "127.0.0.1", *self._addresses()))
@@ -49,13 +49,22 @@ class ControlPlane:
             "--unsafe-no-fsync",
             notifies=True,
         )
-        self.start_api_server()
+        self.resume()
+
+    def pause(self) -> None:
+        """As if its machine had gone: no API server, no controllers. What etcd holds stays."""
+        for program in self._running:
+            program.kill()
+        self._running = []
+
+    def resume(self) -> None:
+        """Answers once the API server does. Raises DidNotStart."""
+        self._start_api_server()
         self._start_controllers()
 
-    def start_api_server(self) -> None:
-        """Also once more, after `stop_api_server`."""
+    def _start_api_server(self) -> None:
         pki, families = self.authority, self.variant.families
-        self._api = self.machine.start(
+        api = self.machine.start(
             "kube-apiserver",
             programs.path("kube-apiserver"),
             f"--etcd-servers={_ETCD}",
@@ -76,15 +85,12 @@ class ControlPlane:
             "--kubelet-preferred-address-types=InternalIP",
             notifies=True,
         )
+        self._running.append(api)
         # It says so once it listens, which is before its first objects are there: nothing but asking tells of those.
         until = time.monotonic() + PATIENCE
         while subprocess.run(self.kubectl("get", "--raw", "/readyz"), capture_output=True).returncode:
-            assert time.monotonic() < until, f"the API server does not get ready: {self._api.log}"
+            assert time.monotonic() < until, f"the API server does not get ready: {api.log}"
             time.sleep(_ASK_AGAIN)
-
-    def stop_api_server(self) -> None:
-        assert self._api is not None
-        self._api.kill()
 
     def kubectl(self, *arguments: str | Path) -> list[str]:
         """The command line."""
@@ -92,7 +98,7 @@ class ControlPlane:
 
     def _start_controllers(self) -> None:
         pki = self.authority
-        self.machine.start(
+        controllers = self.machine.start(
             "kube-controller-manager",
             programs.path("kube-controller-manager"),
             f"--kubeconfig={pki / 'kube-controller-manager.kubeconfig'}",
@@ -104,12 +110,13 @@ class ControlPlane:
             f"--service-cluster-ip-range={self.variant.joined(SERVICES)}",
             "--leader-elect=false",
         )
-        self.machine.start(
+        scheduler = self.machine.start(
             "kube-scheduler",
             programs.path("kube-scheduler"),
             f"--kubeconfig={pki / 'kube-scheduler.kubeconfig'}",
             "--leader-elect=false",
         )
+        self._running += [controllers, scheduler]
 
     def _addresses(self) -> tuple[str, ...]:
         return (*self.variant.routers(), *self.variant.kubernetes())

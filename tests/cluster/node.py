@@ -71,6 +71,7 @@ class Node:
         self.number, self.machine, self.plane, self.cgroup = number, machine, plane, cgroup
         self.name, self.addresses = machine.name, plane.variant.nodes_own(number)
         self._containerd: Program | None = None
+        self._kubelet: Program | None = None
 
     def prepare(self, archives: Iterable[Path]) -> None:
         """All that needs no API server. Raises DidNotStart or CommandFailed."""
@@ -121,7 +122,7 @@ class Node:
 
     def join(self) -> None:
         """The kubelet registers the node."""
-        self.machine.start(
+        self._kubelet = self.machine.start(
             f"{self.name}-kubelet",
             programs.path("kubelet"),
             f"--config={self.machine.own / 'kubelet.yaml'}",
@@ -130,3 +131,8 @@ class Node:
             f"--node-ip={','.join(self.addresses)}",
             notifies=True,
         )
+
+    def restart_kubelet(self) -> None:
+        assert self._kubelet is not None
+        self._kubelet.kill()
+        self.join()

@@ -57,7 +57,7 @@ def verify(it: Cluster) -> None:
 
 def await_ready(it: Cluster) -> None:
     """All agents of the manifest's present version, and all nodes."""
-    it.kubectl("-n", NAMESPACE, "rollout", "status", "daemonset/podwire", "--timeout=120s")
+    it.kubectl("-n", NAMESPACE, "rollout", "status", "daemonset/podwire", "--timeout=240s")
     it.await_nodes()
 
 
@@ -75,8 +75,8 @@ def await_restart(it: Cluster, before: dict[str, int]) -> None:
         it.wait(name, "-n", NAMESPACE, until="condition=Ready")
 
 
-def kill(it: Cluster, node: Node, number: signal.Signals) -> None:
-    """The agent of a node, without asking the API server."""
+def send(it: Cluster, node: Node, number: signal.Signals) -> None:
+    """A signal to the agent of a node, without asking the API server."""
     container = node.crictl("ps", "-q", "--name", "^agent$", "--label", "io.kubernetes.pod.namespace=podwire").split()
     pid = json.loads(node.crictl("inspect", container[0]))["info"]["pid"]
     node.machine.run("kill", f"-{int(number)}", str(pid))

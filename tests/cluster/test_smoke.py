@@ -12,7 +12,7 @@ from tests.cluster.workload import await_answers, wrong_answers
 def test_nodes_are_ready_and_pods_have_an_address_of_each_family(it: Cluster) -> None:
     for node in it.nodes:
         conditions = {found["type"]: found["status"] for found in it.get("node", node.name)["status"]["conditions"]}
-        assert conditions["Ready"] == "True"
+        assert it.is_ready(node)
         assert conditions.get("NetworkUnavailable", "False") == "False"
     for name in sorted(workload.webs(it)):
         families = tuple(6 if ":" in address else 4 for address in workload.pod_addresses(it, name))
