@@ -2,6 +2,7 @@
 .PHONY: setup check test demo bench image cluster-build cluster-test conformance pod-start proto lock clean help root
 
 PYTHON := .venv/bin/python
+CLUSTER_TESTS := tests/cluster
 
 setup: ## the machine's packages and .venv
 	@scripts/setup
@@ -32,7 +33,7 @@ cluster-build: root ## Kubernetes, containerd and CoreDNS from Go modules, once:
 	$(PYTHON) -m tests.cluster.parts
 
 cluster-test: cluster-build ## real clusters of namespaces: IPv4, dual-stack, IPv6 first; what survives which death
-	$(PYTHON) -m pytest tests/cluster -s -vv --durations=15
+	$(PYTHON) -m pytest $(CLUSTER_TESTS) -s -vv --durations=15
 
 conformance: cluster-build ## Kubernetes' own conformance tests of the network, into build/conformance.json
 	$(PYTHON) -m tests.cluster.conformance
