@@ -30,8 +30,8 @@ AT_ONCE = 4
 
 _AFFINITY = "session affinity is later work: Services draw a backend for each connection"
 EXPECTED: dict[str, str] = {
-    "[sig-network] HostPort validates that there is no conflict between pods with same hostPort but different hostIP and "
-    "protocol [LinuxOnly] [Conformance]": "host ports are later work: the plugin does not declare portMappings",
+    "[sig-network] HostPort validates that there is no conflict between pods with same hostPort but different hostIP "
+    "and protocol [LinuxOnly] [Conformance]": "host ports are later work: the plugin does not declare portMappings",
     **{
         f"[sig-network] Services should {what} [LinuxOnly] [Conformance]": _AFFINITY
         for what in (
