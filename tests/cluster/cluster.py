@@ -10,6 +10,7 @@ namespace, mount, interface, control group or file of it is left; what a killed 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -116,6 +117,12 @@ def cluster(
     """`archives`: images that nodes have besides the usual ones. `failed`: whether the logs shall be kept, asked at the
     end. Nodes are registered, and not ready: that takes a network. Raises DidNotStart or CommandFailed."""
     _sweep()
+    with _terminated_is_interrupted(), _running(variant, nodes, archives, failed) as it:
+        yield it
+
+
+@contextmanager
+def _running(variant: Variant, nodes: int, archives: Iterable[Path], failed: Callable[[], bool]) -> Iterator[Cluster]:
     run = f"{_PREFIX}{os.getpid()}"
     directory = Path(tempfile.mkdtemp(prefix=f"{run}-"))
     with ExitStack() as stack:
@@ -178,6 +185,16 @@ def forward(it: Cluster) -> None:
     """What a network of the nodes may count on, or set itself."""
     for node in it.nodes:
         control_plane.forward(node.machine, it.variant)
+
+
+@contextmanager
+def _terminated_is_interrupted() -> Iterator[None]:
+    """So that SIGTERM too ends in order."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 # --- the end -------------------------------------------------------------------------------------

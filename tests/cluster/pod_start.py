@@ -1,8 +1,8 @@
 """`python -m tests.cluster.pod_start`: how fast pods start with Podwire and with the reference network.
 
 Invariants: two clusters of one node each run side by side on this machine, and take turns: while one starts pods, the
-other is idle. A pod's time is from its creation to its readiness, both as the API server's watch tells them. Into
-build/bench.json, under "pod_start": for each network, medians over all rounds.
+other is idle. A pod's time is from its creation to its readiness, both as the API server's watch tells them. Its
+figures go into build/bench.json, as those of `make bench` do.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from time import monotonic
 from typing import Any
 
+from tests.bench.__main__ import figure
 from tests.cluster import podwire, reference
 from tests.cluster.cluster import Cluster, cluster
 from tests.cluster.machine import CommandFailed, DidNotStart
@@ -38,10 +39,10 @@ def main() -> None:
         sys.exit(f"pod-start: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
-    found = {network: summary(times) for network, times in rounds.items()}
-    write({"pods": asked.pods, "rounds": asked.rounds, "networks": found})
-    for network, numbers in found.items():
-        print(f"{network}: {', '.join(f'{name} {number}' for name, number in numbers.items())}")
+    found = figures(rounds)
+    write(found)
+    for each in found:
+        print(f"{each['name']:32} {each['value']:8.3f} {each['unit']}")
 
 
 def measure(pods: int, rounds: int) -> dict[str, list[list[float]]]:
@@ -99,15 +100,18 @@ def watched(it: Cluster) -> Iterator[Iterator[tuple[str, bool, bool]]]:
 
 
 def changes(stream: Any) -> Iterator[tuple[str, bool, bool]]:
-    """kubectl prints one object after the other, over many lines each; the last line of each is `}` alone."""
-    held = ""
+    """kubectl prints one JSON object after the other."""
+    decoder, held = json.JSONDecoder(), ""
     for line in stream:
         held += line
-        if line == "}\n":
-            event, held = json.loads(held), ""
-            found = event["object"]
-            conditions = {given["type"]: given["status"] for given in found.get("status", {}).get("conditions", ())}
-            yield found["metadata"]["name"], conditions.get("Ready") == "True", event["type"] != "DELETED"
+        try:
+            event, end = decoder.raw_decode(held)
+        except json.JSONDecodeError:
+            continue  # it goes on in the next line
+        held = held[end:].lstrip()
+        found = event["object"]
+        conditions = {given["type"]: given["status"] for given in found.get("status", {}).get("conditions", ())}
+        yield found["metadata"]["name"], conditions.get("Ready") == "True", event["type"] != "DELETED"
     raise CommandFailed("the watch of pods has ended")
 
 
@@ -122,19 +126,25 @@ def pod(name: str) -> dict[str, Any]:
     }
 
 
-def summary(rounds: list[list[float]]) -> dict[str, float]:
-    """Seconds."""
-    return {
-        "median": round(statistics.median(time for times in rounds for time in times), 3),
-        "slowest": round(statistics.median(max(times) for times in rounds), 3),
-    }
+def figures(rounds: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
+    """A sample is a round: the median of its pods, and the last of them."""
+    medians = {network: [statistics.median(times) for times in some] for network, some in rounds.items()}
+    slowest = {network: [max(times) for times in some] for network, some in rounds.items()}
+    ratios = [ours / theirs for ours, theirs in zip(medians["podwire"], medians["reference"], strict=True)]
+    return [
+        *(figure(f"pod_start_median_s_{network}", some, "s") for network, some in medians.items()),
+        *(figure(f"pod_start_all_s_{network}", some, "s") for network, some in slowest.items()),
+        figure("pod_start_ratio", ratios, "ratio", "bridge, host-local, portmap and kube-proxy"),
+    ]
 
 
-def write(found: dict[str, Any]) -> None:
-    """Beside what other measurements have left there."""
+def write(found: list[dict[str, Any]]) -> None:
+    """In the place of earlier figures of these names, beside all others."""
     OUT.parent.mkdir(exist_ok=True)
-    before = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {}
-    OUT.write_text(json.dumps(before | {"pod_start": found}, indent=1) + "\n", encoding="utf-8")
+    before = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else []
+    names = {each["name"] for each in found}
+    kept = [each for each in before if each["name"] not in names]
+    OUT.write_text(json.dumps([*kept, *found], indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
