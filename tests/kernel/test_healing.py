@@ -98,6 +98,12 @@ async def test_what_hands_change_is_seen_and_healed(at_work: Rig, hand: str, dri
     [
         "nft delete table ip podwire",
         "nft delete table ip podwire; nft add table ip podwire; nft add chain ip podwire foreign",
+        (
+            "nft delete table ip podwire; nft add table ip podwire; nft add set ip podwire svc '{ type inet_service; }'; "
+            "nft add element ip podwire svc '{ 80 }'; nft add map ip podwire eps '{ type inet_service : ipv4_addr; }'; "
+            "nft add element ip podwire eps '{ 80 : 10.1.1.9 }'; nft add set ip podwire pods '{ type inet_proto; }'; "
+            "nft add element ip podwire pods '{ tcp }'"
+        ),
         "ip link del {link}",
         "ip link set {link} down",
         "ip -n {pod} link set eth0 down",
@@ -108,6 +114,7 @@ async def test_what_hands_change_is_seen_and_healed(at_work: Rig, hand: str, dri
     ids=[
         "table deleted",
         "a foreign table in its place",
+        "a table with maps of another form in its place",
         "link deleted",
         "link down",
         "pod's end down",
@@ -118,7 +125,7 @@ async def test_what_hands_change_is_seen_and_healed(at_work: Rig, hand: str, dri
 )
 async def test_what_takes_more_with_it_is_healed_too(at_work: Rig, hand: str) -> None:
     names = {"link": LINK, "pod": at_work.pods["c"].name}
-    by_hand(hand.format(**names))
+    by_hand(hand.replace("{link}", names["link"]).replace("{pod}", names["pod"]))
     assert await at_work.drift() != []
     for _ in range(3):  # a resync may end in another: what lay on a renewed link or table is read again
         await at_work.resync()

@@ -176,6 +176,7 @@ def test_whatever_hands_put_into_the_maps_is_read_and_can_be_removed(drawn: list
     for name, address, protocol, slot in drawn:
         key = address + bytes((protocol, 0, 0, 0)) + bytes((0, 80, 0, 0)) + slot.to_bytes(4, "little")
         key = key[: {"eps": 16, "pods": 8, "service_ranges": 4}.get(name, 12)]
+        key = key[: slot % 17] if slot % 3 == 0 else key  # in a table of another form than ours
         element = r._element(key) if slot % 5 else nest(1, attr(3, bytes((0, 0, 0, 2))))
         dumped.setdefault(name, []).append(r._message(bytes(4), [element], False).body)
     for key, value in reading.keys(IPV4, dumped).items():

@@ -73,11 +73,11 @@ def keys(family: Family, dumped: Dumped) -> dict[Any, Any]:
 
 def _local_pod(family: Family, key: bytes) -> LocalPodKey | None:
     first, second = key[: family.size], key[family.size :]
-    return LocalPodKey(Address(first)) if first == second else None
+    return LocalPodKey(Address(first)) if first == second and len(first) == family.size else None
 
 
-def _external_ip(_: Family, key: bytes) -> ExternalIPKey:
-    return ExternalIPKey(Address(key))
+def _external_ip(family: Family, key: bytes) -> ExternalIPKey | None:
+    return ExternalIPKey(Address(key)) if len(key) == family.size else None
 
 
 def _external(family: Family, key: bytes) -> ExternalKey | None:
@@ -87,7 +87,8 @@ def _external(family: Family, key: bytes) -> ExternalKey | None:
 
 def _ranges(family: Family, bodies: Iterable[bytes]) -> dict[Any, bool]:
     # Where one range ends another may start: ends first.
-    bounds = sorted((e.key, not e.flags & INTERVAL_END) for e in elements(bodies) if e.key is not None)
+    read = [(e.key, not e.flags & INTERVAL_END) for e in elements(bodies) if e.key is not None]
+    bounds = sorted((key, starts) for key, starts in read if len(key) == family.size)
     found: dict[Any, bool] = {}
     first: bytes | None = None
     for key, starts in bounds:
@@ -120,7 +121,7 @@ def _frontends(family: Family, dumped: Dumped) -> dict[Any, Any]:
     read: dict[Frontend, _Read] = {}
     for name in ("refused", "svc", "eps"):
         for element in elements(dumped.get(name, ())):
-            frontend = _frontend_of(family, element.key[: family.size + 8]) if element.key is not None else None
+            frontend = _frontend_of(family, element.key, slot=name == "eps") if element.key is not None else None
             if frontend is None:
                 found[AlienKey(family, name, element.raw)] = True
                 continue
@@ -139,7 +140,7 @@ def _frontends(family: Family, dumped: Dumped) -> dict[Any, Any]:
 
 
 def _backend_of(family: Family, data: bytes) -> Backend:
-    packed = attrs(data).get(1, bytes(family.size + 4))
+    packed = attrs(data).get(1, b"").ljust(family.size + 4, b"\0")
     return Backend(Address(packed[: family.size]), int.from_bytes(packed[family.size : family.size + 2], "big"))
 
 
@@ -151,10 +152,10 @@ def _class_of(data: bytes) -> int:
     return next((k for k in CLASSES if goes and chain == f"c{k}"), -1)
 
 
-def _frontend_of(family: Family, key: bytes) -> Frontend | None:
-    """None: of a protocol that no Service has."""
+def _frontend_of(family: Family, key: bytes, slot: bool = False) -> Frontend | None:
+    """None: of a protocol that no Service has, or of a map that is of another form than ours. `slot`: one follows."""
     size = family.size
-    number = key[size]
-    if number not in _PROTOCOLS:
+    if len(key) != size + 8 + SLOT.size * slot or key[size] not in _PROTOCOLS:
         return None
+    number = key[size]
     return Frontend(Address(key[:size]), _PROTOCOLS[number], int.from_bytes(key[size + 4 : size + 6], "big"))
