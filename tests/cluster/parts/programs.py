@@ -104,7 +104,8 @@ def build() -> None:
         if not (place(group) / name).exists()
     ]
     if missing:
-        say(f"{len(missing)} programs to build, about 20 minutes for all 23 on two cores; kept in {CACHE}")
+        all_of_them = sum(len(group.programs) + len(group.tests) for group in GROUPS)
+        say(f"{len(missing)} of {all_of_them} programs to build, 20 minutes for all on two cores; kept in {CACHE}")
     for number, (group, name) in enumerate(missing, 1):
         began = monotonic()
         say(f"{number} of {len(missing)}: {name} …")
