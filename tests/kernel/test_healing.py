@@ -17,6 +17,14 @@ LINK = "pw3a1773b046e7"
 """Of pod c: names are derived from the sandbox's."""
 
 
+OTHER_FORM = (
+    "nft delete table ip podwire; nft add table ip podwire; "
+    "nft add set ip podwire svc '{ type inet_service; }'; nft add element ip podwire svc '{ 80 }'; "
+    "nft add map ip podwire eps '{ type inet_service : ipv4_addr; }'; nft add element ip podwire eps '{ 80 : 10.1.1.9 }'; "
+    "nft add set ip podwire pods '{ type inet_proto; }'; nft add element ip podwire pods '{ tcp }'"
+)
+
+
 @pytest.fixture
 async def at_work(rig: Rig) -> Rig:
     await rig.start_with_pods("a", "b", "c", objects=OBJECTS)
@@ -98,12 +106,7 @@ async def test_what_hands_change_is_seen_and_healed(at_work: Rig, hand: str, dri
     [
         "nft delete table ip podwire",
         "nft delete table ip podwire; nft add table ip podwire; nft add chain ip podwire foreign",
-        (
-            "nft delete table ip podwire; nft add table ip podwire; nft add set ip podwire svc '{ type inet_service; }'; "
-            "nft add element ip podwire svc '{ 80 }'; nft add map ip podwire eps '{ type inet_service : ipv4_addr; }'; "
-            "nft add element ip podwire eps '{ 80 : 10.1.1.9 }'; nft add set ip podwire pods '{ type inet_proto; }'; "
-            "nft add element ip podwire pods '{ tcp }'"
-        ),
+        OTHER_FORM,
         "ip link del {link}",
         "ip link set {link} down",
         "ip -n {pod} link set eth0 down",
