@@ -20,7 +20,8 @@ LINK = "pw3a1773b046e7"
 OTHER_FORM = (
     "nft delete table ip podwire; nft add table ip podwire; "
     "nft add set ip podwire svc '{ type inet_service; }'; nft add element ip podwire svc '{ 80 }'; "
-    "nft add map ip podwire eps '{ type inet_service : ipv4_addr; }'; nft add element ip podwire eps '{ 80 : 10.1.1.9 }'; "
+    "nft add map ip podwire eps '{ type inet_service : ipv4_addr; }'; "
+    "nft add element ip podwire eps '{ 80 : 10.1.1.9 }'; "
     "nft add set ip podwire pods '{ type inet_proto; }'; nft add element ip podwire pods '{ tcp }'"
 )
 
