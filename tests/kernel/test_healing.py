@@ -2,15 +2,18 @@
 
 import os
 from contextlib import ExitStack
+from struct import pack
 
 import pytest
 
+from podwire.dataplane import netlink
+from podwire.dataplane.messages import Message, attr
 from podwire.dataplane.nftables import libnftables
 from podwire.dataplane.nftables.layout import layout
 from podwire.model.addresses import IPV6, parse_address, parse_prefix
 from podwire.model.objects import Node, ServiceKey
 from tests.kernel.hands import advertise_router, links_gone, spoof
-from tests.kernel.rig import NODE, Rig, ask, by_hand, dump, respond, service, sh
+from tests.kernel.rig import NODE, Rig, ask, by_hand, dump, entered, respond, service, sh
 
 OBJECTS = service("web", 10, ("10.1.1.2", "10.1.1.3", "fd01::2", "fd01::3")) | service("empty", 12, ())
 LINK = "pw3a1773b046e7"
@@ -305,3 +308,15 @@ async def test_rules_are_loaded_with_more_than_a_thousand_open_files(rig: Rig) -
         sh("nft", "flush", "chain", "ip", "podwire", "pre")
         assert (await rig.resync()).error is None
     assert await rig.drift() == []
+
+
+async def test_an_address_that_a_pod_marks_as_ours_costs_only_that_pod(at_work: Rig) -> None:
+    """Of our protocol number, and without the address of a peer."""
+    with entered(at_work.pods["b"]):
+        there = netlink.Socket(netlink.ROUTE)
+    body = pack("=BBBBI", 2, 32, 0, 0, 1) + attr(2, bytes((1, 2, 3, 4))) + attr(1, bytes(4)) + attr(11, b"\xb1")
+    assert there.send([Message(20, 0x600, body)]) == {}
+    there.close()
+    assert any("1.2.3.4" in key for key in await at_work.drift())
+    assert (await at_work.resync()).error is None
+    assert await at_work.drift() == []

@@ -188,7 +188,8 @@ def _objects(space: str, there: netlink.Socket) -> Iterator[tuple[Any, Any]]:
 def _open(space: str) -> tuple[int, Outcome | None]:
     """A descriptor of that namespace, or why there is none."""
     try:
-        return os.open(space, os.O_RDONLY | os.O_CLOEXEC), None
+        # A pipe in its place must not hold the agent up.
+        return os.open(space, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), None
     except OSError as error:
         why = f"network namespace {space}: {error.strerror}"
         return -1, Outcome(error=why, gone=error.errno in (errno.ENOENT, errno.ENOTDIR))

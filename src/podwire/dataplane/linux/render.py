@@ -74,6 +74,8 @@ def render(key: Any, change: Change, descriptor: int) -> list[Message]:
             family = family_of(address)
             head = pack("=BBBBI", family.number, family.bits, 0, 0, index)
             quick = u32(8, NO_DAD if family.size == 16 else 0)
+            if gone:  # by itself: what a pod's owner made may have another peer's address
+                return [Message(NEWADDR + gone, flags, head + attr(2, address))]
             body = head + attr(2, address) + attr(1, address) + quick + attr(11, bytes((PROTOCOL,)))
             return [Message(NEWADDR + gone, flags, body)]
         case RouteKey(_, destination):
@@ -252,7 +254,10 @@ def address_of(space: str, body: bytes) -> tuple[AddressKey, bool] | None:
     seen = attrs(body, 8)
     if seen.get(11) != bytes((PROTOCOL,)):
         return None
-    return AddressKey(space, unpack_from("=I", body, 4)[0], Address(seen.get(2, seen[1]))), True
+    local = seen.get(2, seen.get(1, b""))  # a pod's owner can make one without a peer's address
+    if len(local) not in (4, 16):
+        return None
+    return AddressKey(space, unpack_from("=I", body, 4)[0], Address(local)), True
 
 
 def route_of(space: str, body: bytes) -> tuple[RouteKey, Route] | None:
