@@ -1,11 +1,12 @@
 """The loop: order of events, when an ADD is answered, and that nothing ends it but Shutdown."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import pytest_asyncio
 
+from podwire.controller import history as history_module
 from podwire.controller import loop as loop_module
 from podwire.controller.events import (
     AddPod,
@@ -93,6 +94,48 @@ async def test_a_bug_in_an_event_is_answered_and_the_loop_goes_on(
     await bench.until("Resync healing of linux")
     assert (await bench.controller.submit(ADD)).error is None
     assert await bench.controller.verify() == {}
+
+
+def _bug(*_: object) -> object:
+    raise KeyError("bug")
+
+
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        pytest.param(lambda it: it, "_clock", id="the clock"),
+        pytest.param(lambda it: it.history, "add", id="the history"),
+        pytest.param(lambda _: history_module, "record_of", id="a record's words"),
+        pytest.param(lambda it: it.tally, "add", id="the tally"),
+        pytest.param(lambda _: AddPod, "__str__", id="an event's name"),
+        pytest.param(lambda _: loop_module.log, "log", id="the log"),
+        pytest.param(lambda it: it, "_heal_later", id="the healing"),
+        pytest.param(lambda it: it, "_follow_up", id="the follow-up"),
+    ],
+)
+@pytest.mark.parametrize("fails", [False, True], ids=["of an ADD", "of a failed ADD"])
+async def test_a_bug_beside_an_event_costs_no_answer_and_no_later_event(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, where: Callable[[Controller], object], what: str, fails: bool
+) -> None:
+    bench.linux.fails = lambda key: "no luck" if fails and getattr(key, "space", "") else None
+    with monkeypatch.context() as broken:
+        broken.setattr(where(bench.controller), what, _bug)
+        result = await bench.controller.submit(ADD)
+        assert (result.error is not None) == (fails or what == "_follow_up")
+    bench.linux.fails = lambda _: None
+    waiting = bench.controller.next_record()
+    assert (await bench.controller.submit(ADD)).error is None
+    assert (await waiting).event == str(ADD)
+    assert await bench.controller.verify() == {}
+
+
+async def test_what_cannot_be_told_is_a_record_that_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for an event to end learns that it has."""
+    monkeypatch.setattr(history_module, "record_of", _bug)
+    waiting = bench.controller.next_record()
+    await bench.controller.submit(Resync(ResyncReason.ON_DEMAND))
+    record = await waiting
+    assert (record.event, record.error) == ("Resync", "internal error: can't be told: KeyError('bug')")
 
 
 async def test_failures_lead_to_one_healing_resync_of_what_failed(

@@ -1,7 +1,8 @@
 """What happened, in words: a bounded list of records, one for each event. Pure.
 
 Invariants: a record is made from the result alone; its changes are told by the capability that wanted them
-("leftovers" for what nobody wants and a resync found). Long lists are cut, and say so.
+("leftovers" for what nobody wants and a resync found). Long lists are cut, and say so. What can't be told is a record
+too, that says so.
 """
 
 from collections import deque
@@ -38,7 +39,11 @@ class History:
 
     def add(self, result: Result, now: float) -> Record:
         self._count += 1
-        record = record_of(result, self._count, now)
+        try:
+            record = record_of(result, self._count, now)
+        except Exception as error:  # a bug: what happened has happened, and who waits for it is told
+            said = f"internal error: can't be told: {error!r}" + (f"; {result.error}" if result.error else "")
+            record = Record(self._count, now, type(result.event).__name__, {}, {}, round(result.seconds * 1e3, 3), said)
         self._records.append(record)
         return record
 

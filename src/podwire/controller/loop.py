@@ -2,7 +2,8 @@
 
 Invariants: one transaction at a time; a follow-up overtakes what waits. An ADD is answered once its row is confirmed;
 where that fails it is undone whole. A failure that was not reverted leads to one healing resync of the drivers that
-failed, with growing delay. Nothing that goes wrong in an event ends the loop.
+failed, with growing delay. Nothing that goes wrong in an event ends the loop, nor what is done beside it: telling,
+counting, healing. Every event is answered.
 """
 
 import asyncio
@@ -10,6 +11,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from podwire.controller.difference import Difference
 from podwire.controller.events import (
@@ -37,6 +40,14 @@ HEALING_DELAYS = (0.1, 0.5, 2.0, 10.0, 60.0)
 """Seconds before each healing in a row; the last one repeats."""
 
 Answer = asyncio.Future[Result]
+
+
+def _guarded(beside: Callable[[Result], None], result: Result) -> None:
+    """What is done beside an event may fail; that costs nobody but itself."""
+    try:
+        beside(result)
+    except Exception:
+        log.exception("internal error beside %s", type(result.event).__name__)
 
 
 class Controller:
@@ -77,8 +88,9 @@ class Controller:
                 await self._wake.wait()
             event, answer = (self._follow_ups or self._requests).popleft()
             result = await self._handle(event)
-            if not self._follow_up(result, answer) and not answer.done():
-                answer.set_result(result)
+            for beside in (self._tell, self._count, self._heal_later):
+                _guarded(beside, result)
+            self._answer(result, answer)
             if isinstance(event, Shutdown):
                 for timer in self._healing.values():
                     timer.cancel()
@@ -98,16 +110,28 @@ class Controller:
         except Exception as error:  # a bug: the snapshot stays, and the loop goes on
             log.exception("%s failed", event)
             result = Result(event, error=f"internal error: {error!r}")
+        return result
+
+    def _tell(self, result: Result) -> None:
         record = self.history.add(result, self._clock())
-        self.tally.add(result)
-        level = logging.WARNING if record.error else logging.DEBUG
-        log.log(level, "#%d %s %s", record.number, record.event, record.error or "")
         readers, self._readers = self._readers, []
         for reader in readers:
             if not reader.done():
                 reader.set_result(record)
-        self._heal_later(result)
-        return result
+        level = logging.WARNING if record.error else logging.DEBUG
+        log.log(level, "#%d %s %s", record.number, record.event, record.error or "")
+
+    def _count(self, result: Result) -> None:
+        self.tally.add(result)
+
+    def _answer(self, result: Result, answer: Answer) -> None:
+        try:
+            waits = self._follow_up(result, answer)
+        except Exception as error:
+            log.exception("internal error in what follows %s", type(result.event).__name__)
+            result, waits = replace(result, error=result.error or f"internal error: {error!r}"), False
+        if not waits and not answer.done():
+            answer.set_result(result)
 
     def _follow_up(self, result: Result, answer: Answer) -> bool:
         """Whether the answer waits for another event."""
