@@ -40,6 +40,7 @@ from podwire.controller.events import Event, Resync, ResyncReason
 from podwire.controller.history import Record, record_of
 from podwire.controller.tally import Tally
 from podwire.controller.transaction import Result
+from podwire.drift import drift
 from podwire.explain.packets import explain_packet, parse_destination, parse_source
 from podwire.explain.services import explain_service
 from podwire.model.addresses import Address
@@ -234,7 +235,7 @@ class Answers:
             found = await self._controller.verify()
         except OSError as error:
             raise web.HTTPInternalServerError(text=f"the network can't be read: {error}") from None
-        return await _stream(request, "drift", views.drift(found))
+        return await _stream(request, "drift", drift(found))
 
     async def resync(self, _: web.Request) -> web.Response:
         result = await self._controller.submit(Resync(ResyncReason.ON_DEMAND))

@@ -5,15 +5,13 @@ and keys are text, in the form that other tools print. Everything is sorted. Wha
 is what the drivers last reported, never a guess: see `FrontendState` and `PodState`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
 from immutables import Map
 from msgspec import Struct
-from msgspec.structs import fields
 
-from podwire.controller.difference import Difference
 from podwire.controller.history import Record
 from podwire.dataplane.nftables.slots import slots
 from podwire.ipam.blocks import capacity
@@ -306,49 +304,3 @@ class ResyncView(Struct, frozen=True):
 
 def resynced(record: Record) -> ResyncView:
     return ResyncView(record.error, record.changes, record.operations, record.milliseconds)
-
-
-# --- drift -------------------------------------------------------------------------------------
-
-
-class DriftView(Struct, frozen=True):
-    """One key that the network holds otherwise than it should; None: not at all."""
-
-    driver: str
-    key: str
-    found: str | None
-    wanted: str | None
-
-
-class DriftList(Struct, frozen=True):
-    drift: tuple[DriftView, ...]
-
-
-def drift(found: Mapping[str, Difference]) -> Iterator[DriftView]:
-    """By driver, then key."""
-    for driver, changes in sorted(found.items()):
-        for key, change in sorted(((str(key), change) for key, change in changes.items()), key=lambda item: item[0]):
-            yield DriftView(driver, key, words(change.before), words(change.after))
-
-
-def words(value: Any) -> str | None:
-    """A driver's value as people write it; None stays None.
-
-    Packed addresses and MAC addresses are told by their size. A value with a text of its own gives that.
-    """
-    match value:
-        case None:
-            return None
-        case True:
-            return "present"
-        case bytes() if len(value) == 6:
-            return value.hex(":")
-        case bytes() if len(value) in (4, 16):
-            return show_address(Address(value))
-        case tuple() if type(value) is tuple:
-            return " ".join(words(item) or "none" for item in value)
-        case Struct() if type(value).__str__ is object.__str__:
-            parts = ((field.name, words(getattr(value, field.name))) for field in fields(value))
-            return ", ".join(f"{name} {text}" for name, text in parts if text)
-        case _:
-            return str(value)

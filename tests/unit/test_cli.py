@@ -21,6 +21,7 @@ from podwire.cli import tables
 from podwire.controller.difference import Change
 from podwire.controller.events import KubeStateChange, Resync, ResyncReason
 from podwire.controller.snapshot import fold
+from podwire.drift import DriftList, DriftView
 from podwire.explain.services import LIMITS
 from podwire.model.addresses import parse_address
 from podwire.model.network import Slots
@@ -480,7 +481,7 @@ def test_times_are_those_of_the_zone() -> None:
 
 
 def test_brackets_in_names_are_text_not_markup() -> None:
-    seen = views.DriftList((views.DriftView("linux", "[red]x[/red]", None, "[b]"),))
+    seen = DriftList((DriftView("linux", "[red]x[/red]", None, "[b]"),))
     assert "[red]x[/red]" in printed(tables.drift(seen))
 
 

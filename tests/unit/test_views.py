@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from immutables import Map
 
 from podwire import views
-from podwire.controller.difference import Change
 from podwire.model.addresses import parse_address, parse_prefix
-from podwire.model.network import Backend, Link, LinkKey, Route, RouteKey, Slots, SysctlKey
+from podwire.model.network import Backend, LinkKey, Slots
 from podwire.model.objects import Attachment, Node, PodKey
 from podwire.model.snapshot import UNKNOWN, Local, Snapshot
 from podwire.views import BackendView, FrontendState, PodState
-from tests.unit.served_agent import BACK, COPY, DNS, EMPTY, FRONT, RECORDS, WEB, frontend, node, slots
+from tests.unit.served_agent import BACK, COPY, DNS, EMPTY, FRONT, RECORDS, WEB, node, slots
 
 FACTS = views.Facts("0.1.0", None, 1.5, {"nftables": 9, "linux": 31})
 
@@ -164,43 +163,6 @@ def test_reading_on_from_the_last_number_misses_nothing(start: int, limit: int) 
         at = records[-1].number
         numbers += [record.number for record in records]
     assert numbers == [record.number for record in RECORDS if record.number > start]
-
-
-def test_drift_is_told_in_words_and_sorted() -> None:
-    route = RouteKey("", parse_prefix("10.1.1.2/32"))
-    found = {
-        "nftables": {frontend("10.96.0.10"): Change(Slots(None, (A,)), Slots(1, (A,)))},
-        "linux": {route: Change(None, Route(7)), LinkKey("pw1"): Change(Route(9), None)},
-    }
-    assert list(views.drift(found)) == [
-        views.DriftView("linux", "link pw1", "index 9", None),
-        views.DriftView("linux", "route 10.1.1.2/32", None, "index 7"),
-        views.DriftView(
-            "nftables", "frontend 10.96.0.10:80/TCP", "no verdict: 10.1.1.2:8080", "class 1: 10.1.1.2:8080"
-        ),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        pytest.param(True, "present", id="a key that is only there or not"),
-        pytest.param(bytes.fromhex("02abcdef0102"), "02:ab:cd:ef:01:02", id="a MAC address"),
-        pytest.param(parse_address("fe80::1"), "fe80::1", id="an address"),
-        pytest.param(Route(2, parse_address("169.254.1.1")), "index 2, via 169.254.1.1", id="a route"),
-        pytest.param(
-            Link(5, b"\xee\xee\xee\xee\xee\xee", "/run/netns/a", 6, "eth0", b"\x02\0\0\0\0\1", 1450, "s.eth0", ""),
-            "index 5, node_mac ee:ee:ee:ee:ee:ee, space /run/netns/a, inner 6, interface eth0, "
-            "mac 02:00:00:00:00:01, mtu 1450, altname s.eth0",
-            id="a link whose alias is missing",
-        ),
-        pytest.param("1", "1", id="a setting"),
-        pytest.param(SysctlKey("net/ipv4/ip_forward"), "sysctl net/ipv4/ip_forward", id="what has words of its own"),
-        pytest.param(None, None, id="nothing"),
-    ],
-)
-def test_values_in_words(value: object, text: str | None) -> None:
-    assert views.words(value) == text
 
 
 def test_every_view_survives_its_json() -> None:

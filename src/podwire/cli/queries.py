@@ -19,6 +19,7 @@ from podwire.cli import explanations, tables
 from podwire.cli.client import REFUSED, Failed, ask
 from podwire.cli.paper import show
 from podwire.cli.target import HERE, Output, Target
+from podwire.drift import DriftList
 from podwire.explain.packets import PacketWhy
 from podwire.explain.services import ServiceWhy
 
@@ -111,7 +112,7 @@ def history(
 
 
 def verify(*, target: Target = HERE, output: Output = "table") -> int:
-    found = _tell(ask(target.socket(), "GET", "/verify"), output, views.DriftList, tables.drift)
+    found = _tell(ask(target.socket(), "GET", "/verify"), output, DriftList, tables.drift)
     return 1 if found.drift else 0
 
 

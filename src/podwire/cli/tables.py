@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from podwire import views
+from podwire.drift import DriftList
 
 FEW = 3
 """Backends shown of each frontend where many Services are listed."""
@@ -93,7 +94,7 @@ def changes(told: Mapping[str, Iterable[str]]) -> list[Text]:
     return [Text(f"    {capability}: {line}") for capability, lines in told.items() for line in lines]
 
 
-def drift(seen: views.DriftList) -> RenderableType:
+def drift(seen: DriftList) -> RenderableType:
     if not seen.drift:
         return "the network is as it should be"
     table = columns("DRIVER", "KEY", "FOUND", "WANTED")

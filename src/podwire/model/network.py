@@ -9,6 +9,9 @@ from typing import NamedTuple
 from podwire.model.addresses import Address, Family, Prefix, family_of, show_address, show_host_port
 from podwire.model.objects import Protocol, Value
 
+LOOPBACK = 1
+"""The interface index of lo, in every network namespace."""
+
 # --- linux -------------------------------------------------------------------------------------
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from podwire.ipam.blocks import own_address
 from podwire.model.addresses import FAMILIES
-from podwire.model.network import AddressKey, Route, RouteKey, RulesKey, SysctlKey, UpKey
+from podwire.model.network import LOOPBACK, AddressKey, Route, RouteKey, RulesKey, SysctlKey, UpKey
 from podwire.model.snapshot import Snapshot, Touched
 
-LOOPBACK = 1
 SYSCTLS: dict[str, str] = {
     "net/ipv4/ip_forward": "1",
     "net/ipv6/conf/all/forwarding": "1",

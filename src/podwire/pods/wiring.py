@@ -11,6 +11,7 @@ from typing import Any
 
 from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, family_of, parse_address
 from podwire.model.network import (
+    LOOPBACK,
     AddressKey,
     CursorKey,
     Link,
@@ -27,7 +28,6 @@ from podwire.model.snapshot import Snapshot, Touched
 GATEWAY: dict[Family, Address] = {IPV4: parse_address("169.254.1.1"), IPV6: parse_address("fe80::1")}
 NODE_MAC = bytes.fromhex("eeeeeeeeeeee")
 """Of every node's end. A pod sees only its own, and ours are recognised by it."""
-LOOPBACK_INDEX = 1
 LINK_PREFIX = "pw"
 ALTNAME_BYTES, ALIAS_BYTES = 127, 255
 LONG = ".long"
@@ -77,7 +77,7 @@ def wiring(key: AttachmentKey, it: Attachment, mtu: int) -> dict[Any, Any]:
 
 def _inside(it: Attachment, index: int, mtu: int) -> dict[Any, Any]:
     """The pod's end."""
-    found: dict[Any, Any] = {UpKey(it.netns, LOOPBACK_INDEX): True, UpKey(it.netns, index): mtu}
+    found: dict[Any, Any] = {UpKey(it.netns, LOOPBACK): True, UpKey(it.netns, index): mtu}
     for address in it.addresses:
         family = family_of(address)
         gateway = GATEWAY[family]

@@ -17,8 +17,8 @@ from podwire.controller.difference import Change
 from podwire.dataplane.messages import CREATE, EXCL, REPLACE, Message, attr, attrs, nest, text, u32, walk
 from podwire.ipam.blocks import FIRST_INDEX
 from podwire.model.addresses import Address, Family, Prefix, family_of
-from podwire.model.network import AddressKey, Link, LinkKey, NeighbourKey, Route, RouteKey, SysctlKey, UpKey
-from podwire.pods.wiring import LINK_PREFIX, LOOPBACK_INDEX
+from podwire.model.network import LOOPBACK, AddressKey, Link, LinkKey, NeighbourKey, Route, RouteKey, SysctlKey, UpKey
+from podwire.pods.wiring import LINK_PREFIX
 
 PROTOCOL = 177
 """Ours: of routes (rtm_protocol), addresses (IFA_PROTO) and neighbours (NDA_PROTOCOL)."""
@@ -114,7 +114,7 @@ def _header(index: int, up: bool = False) -> bytes:
 
 def _up(space: str, index: int, value: Any) -> list[Message]:
     up = Message(NEWLINK, 0, _header(index, up=True))
-    if not space or index == LOOPBACK_INDEX:
+    if not space or index == LOOPBACK:
         return [up]
     # No link-local address: nothing to detect a duplicate of, no router to solicit.
     quiet = nest(IFLA_AF_SPEC, nest(10, attr(8, NO_LINK_LOCAL)))
@@ -216,7 +216,7 @@ def up(space: str, seen: dict[int, Seen]) -> dict[UpKey, Any]:
     found: dict[UpKey, Any] = {}
     for index, one in seen.items():
         if one[FLAGS][0] & UP:
-            if index == LOOPBACK_INDEX or (not space and is_ours(one)):
+            if index == LOOPBACK or (not space and is_ours(one)):
                 found[UpKey(space, index)] = True
             elif space and index >= FIRST_INDEX:
                 found[UpKey(space, index)] = unpack_from("=I", one[IFLA_MTU])[0]
