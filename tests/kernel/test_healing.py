@@ -20,6 +20,11 @@ LINK = "pw3a1773b046e7"
 """Of pod c: names are derived from the sandbox's."""
 
 
+OTHER_PRIORITY = (
+    "nft flush chain ip podwire pre; nft delete chain ip podwire pre; "
+    "nft add chain ip podwire pre '{ type nat hook prerouting priority 50; }'; "
+    "nft add rule ip podwire pre 'ip daddr . meta l4proto . th dport vmap @svc'"
+)
 OTHER_FORM = (
     "nft delete table ip podwire; nft add table ip podwire; "
     "nft add set ip podwire svc '{ type inet_service; }'; nft add element ip podwire svc '{ 80 }'; "
@@ -74,6 +79,13 @@ async def at_work(rig: Rig) -> Rig:
         pytest.param("nft flush chain ip6 podwire c2", ["rules of IPv6"], id="chain emptied"),
         pytest.param("nft delete chain ip6 podwire entry", ["rules of IPv6"], id="chain deleted"),
         pytest.param("nft insert rule ip podwire pre counter accept", ["rules of IPv4"], id="rule added"),
+        pytest.param("nft add table ip podwire '{ flags dormant; }'", ["rules of IPv4"], id="table put to sleep"),
+        pytest.param("nft chain ip6 podwire local '{ policy drop; }'", ["rules of IPv6"], id="policy changed"),
+        pytest.param(
+            "nft flush chain ip6 podwire pre; nft delete chain ip6 podwire pre",
+            ["rules of IPv6"],
+            id="base chain deleted",
+        ),
         pytest.param("nft delete chain ip podwire layout", ["rules of IPv4"], id="seal deleted"),
         pytest.param("ip route del 10.1.1.2/32", ["route 10.1.1.2/32"], id="route deleted"),
         pytest.param("ip -6 route del fd00:96::/112", ["route fd00:96::/112"], id="service route deleted"),
@@ -110,6 +122,8 @@ async def test_what_hands_change_is_seen_and_healed(at_work: Rig, hand: str, dri
     [
         "nft delete table ip podwire",
         "nft delete table ip podwire; nft add table ip podwire; nft add chain ip podwire foreign",
+        "nft delete table ip podwire; nft 'add table ip podwire { flags dormant; }'",
+        OTHER_PRIORITY,
         OTHER_FORM,
         "ip link del {link}",
         "ip link set {link} down",
@@ -121,6 +135,8 @@ async def test_what_hands_change_is_seen_and_healed(at_work: Rig, hand: str, dri
     ids=[
         "table deleted",
         "a foreign table in its place",
+        "a dormant table in its place",
+        "a base chain with another priority in its place",
         "a table with maps of another form in its place",
         "link deleted",
         "link down",

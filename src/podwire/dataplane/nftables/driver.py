@@ -134,7 +134,8 @@ class NFTables:
 
 def _rules(there: netlink.Socket, family: Family) -> rules.Rules:
     whole = r.table(family)
-    return rules.Rules.read(there.dump(r.GETCHAIN, whole), there.dump(r.GETRULE, whole), there.dump(r.GETSET, whole))
+    parts = (there.dump(kind, whole) for kind in (r.GETCHAIN, r.GETRULE, r.GETSET))
+    return rules.Rules.read(there.dump(r.GETTABLE, whole, 0), *parts)
 
 
 def _digest(family: Family, held: rules.Rules) -> str:

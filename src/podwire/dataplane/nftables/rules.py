@@ -1,41 +1,51 @@
 """The constant rules as the kernel reads them, and the messages that make one table's equal to another's. Pure.
 
-Invariants: elements are no part of it; the seal isn't either. Two tables that read alike do alike.
+Invariants: elements are no part of it; the seal isn't either. Two tables that read alike do alike: flags of the table
+(a dormant one has no hooks), type, hook, priority and policy of each chain, all rules in order, shapes of the sets.
 """
 
 from collections.abc import Iterable, Iterator
+from struct import pack
 from typing import NamedTuple
 
 from podwire.dataplane.messages import CREATE, NESTED, Message, attr, attrs, text
 from podwire.dataplane.nftables.layout import SEAL
-from podwire.dataplane.nftables.render import APPEND, DELCHAIN, DELRULE, NEWCHAIN, NEWRULE, table
+from podwire.dataplane.nftables.render import APPEND, DELCHAIN, DELRULE, NEWCHAIN, NEWRULE, NEWTABLE, table
 from podwire.model.addresses import Family
 
 _SHAPE = (2, 3, 4, 5, 6, 7, 9)
 """Of a set's attributes: name, flags, types and lengths of key and data, size."""
+_CHAIN_SHAPE = (4, 5, 7, 10)
+"""Of a chain's: hook with its priority, policy, type, flags."""
+_TABLE_FLAGS = 2
 
 
 class Rules(NamedTuple):
-    """What a table reads as, without its elements: chains by name, rules as (chain, expressions), and sets."""
+    """What a table reads as, without its elements: its flags, chains by name, rules as (chain, expressions), sets."""
 
+    flags: int
     chains: dict[str, dict[int, bytes]]
     rules: list[tuple[bytes, bytes]]
     sets: list[tuple[bytes, ...]]
 
     @classmethod
-    def read(cls, chains: Iterable[bytes], rules: Iterable[bytes], sets: Iterable[bytes]) -> "Rules":
-        """From the bodies of three dumps; the seal is no part of it."""
+    def read(
+        cls, tables: Iterable[bytes], chains: Iterable[bytes], rules: Iterable[bytes], sets: Iterable[bytes]
+    ) -> "Rules":
+        """From the bodies of the table and of three dumps; the seal is no part of it."""
+        flags = next((int.from_bytes(attrs(body, 4).get(_TABLE_FLAGS, b""), "big") for body in tables), 0)
         by_name = {seen[3][:-1].decode(errors="replace"): seen for seen in (attrs(body, 4) for body in chains)}
         by_name.pop(SEAL, None)
         listed = [(seen[2], seen[4]) for seen in (attrs(body, 4) for body in rules)]
         shapes = (attrs(body, 4) for body in sets)
-        return cls(by_name, listed, sorted(tuple(seen.get(n, b"") for n in _SHAPE) for seen in shapes))
+        return cls(flags, by_name, listed, sorted(tuple(seen.get(n, b"") for n in _SHAPE) for seen in shapes))
 
     def parts(self) -> Iterator[bytes]:
         """All of it, whatever the way it was made; within a chain the order of its rules counts."""
+        yield pack(">I", self.flags)
         for name in sorted(self.chains):
-            seen = self.chains[name]
-            yield from (name.encode(), seen.get(4, b""), seen.get(5, b""))
+            yield name.encode()
+            yield from (self.chains[name].get(kind, b"") for kind in _CHAIN_SHAPE)
         for rule in sorted(self.rules, key=lambda rule: rule[0]):
             yield from rule
         for shape in self.sets:
@@ -46,6 +56,8 @@ def swap(family: Family, pattern: Rules, held: Rules) -> list[Message]:
     """The messages that make a living table's chains and rules equal to the pattern's, elements untouched."""
     whole = table(family)
     found: list[Message] = []
+    if held.flags != pattern.flags:
+        found.append(Message(NEWTABLE, 0, whole + attr(_TABLE_FLAGS, pack(">I", pattern.flags))))
     for name, seen in pattern.chains.items():
         hook = b"".join(attr(kind | NESTED * (kind == 4), seen[kind]) for kind in (4, 5, 7) if kind in seen)
         found.append(Message(NEWCHAIN, CREATE, whole + text(3, name) + hook))
