@@ -186,7 +186,8 @@ class Answers:
         """In a thread, as a Service may have thousands of backends."""
         key = ServiceKey(request.match_info["namespace"], request.match_info["name"])
         try:
-            return _body(await asyncio.to_thread(_explained_service, self._controller.snapshot, key))
+            now, errors = self._controller.snapshot, self._facts().source_errors
+            return _body(await asyncio.to_thread(_explained_service, now, key, errors))
         except LookupError as error:
             raise web.HTTPNotFound(text=str(error)) from None
 
@@ -267,8 +268,8 @@ class Answers:
         return self._counted[1]
 
 
-def _explained_service(now: Snapshot, key: ServiceKey) -> bytes:
-    return msgspec.json.encode(explain_service(now, key))
+def _explained_service(now: Snapshot, key: ServiceKey, errors: tuple[str, ...]) -> bytes:
+    return msgspec.json.encode(explain_service(now, key, errors))
 
 
 def _explained_packet(now: Snapshot, source: Address | None, to: Frontend) -> bytes:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from podwire.model.addresses import Prefix, parse_host_port, parse_prefix, show_address
+from podwire.model.addresses import Prefix, parse_host_port, parse_prefix, show_address, special_in
 
 SOCKET_PATH_LIMIT = 107
 """Bytes of a unix socket's path: sockaddr_un holds 108, the last a zero (unix(7))."""
@@ -200,9 +200,12 @@ def _listen(file: str, text: str) -> tuple[str, int]:
 
 def _prefix(file: str, text: str) -> Prefix:
     try:
-        return parse_prefix(text)
+        prefix = parse_prefix(text)
     except ValueError as error:
         raise ConfigError(f"{file}: service_cidrs: {error}") from None
+    if (others := special_in(prefix)) is not None:
+        raise ConfigError(f"{file}: service_cidrs: expected ranges without {others}; found {text!r}")
+    return prefix
 
 
 def _nearest(key: str, keys: _Keys) -> str:

@@ -121,7 +121,7 @@ class FakeApi:
         for resource, held in self.objects.items():
             for thing in held.values():
                 if resource not in self.absent and _matches(thing, selection(resource, node)):
-                    key, value, _ = translate(thing)
+                    key, value, _ = translate(thing, [])
                     if value is not None:
                         found[key] = value
         return found

@@ -161,6 +161,16 @@ NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, 
             id="a range with host bits",
         ),
         pytest.param(
+            LEAST + 'service_cidrs = ["10.96.0.0/16", "169.254.1.0/24"]',
+            "service_cidrs: expected ranges without link-local addresses (169.254.0.0/16); found '169.254.1.0/24'",
+            id="a range with the gateway of all pods",
+        ),
+        pytest.param(
+            LEAST + 'service_cidrs = ["::/0"]',
+            "service_cidrs: expected ranges without unspecified addresses (::/128); found '::/0'",
+            id="a range of everything",
+        ),
+        pytest.param(
             LEAST + "kubernetes = 1", "kubernetes: expected true, or a table [kubernetes]; found 1", id="not a table"
         ),
         pytest.param(

@@ -301,6 +301,12 @@ def test_notes_on_a_whole_service(name: str, objects: dict[ObjectKey, Object], n
     assert (why.service, list(why.notes)) == (f"shop/{name}", notes)
 
 
+def test_what_the_sources_say_of_a_service_and_its_slices_is_told() -> None:
+    errors = ("service/shop/alone: one", "service/shop/alone-2: another's", "slice/shop/alone-1: two", "file: three")
+    *_, one, two = explain_service(NOW, key("alone"), errors).notes
+    assert [one, two] == ["service/shop/alone: one", "slice/shop/alone-1: two"]
+
+
 @pytest.mark.parametrize(
     ("asked", "line"),
     [

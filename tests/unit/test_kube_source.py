@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podwire.controller.events import KubeStateChange, Resync, ResyncReason
+from podwire.model.addresses import parse_address
+from podwire.model.objects import Service, ServiceKey
 from podwire.sources.kube_source import MOST_CHANGES
 from tests.unit.kube_fake import (
     KINDS,
@@ -422,6 +424,32 @@ async def test_an_object_that_breaks_the_rules_keeps_its_last_good_form_and_hold
         assert len(told.source.errors) == 2
         fake.put("services", service("web", "10.96.0.30"))
         fake.remove("services", ("default", "never-good"))
+        await in_step(fake, told)
+        assert told.source.errors == ()
+
+
+async def test_an_address_that_nobody_can_have_costs_only_itself() -> None:
+    fake = FakeApi()
+    some_cluster(fake)
+    bad = service("bad", "10.96.0.40")
+    bad["spec"]["externalIPs"] = ["127.0.0.1", "224.0.1.1", "192.0.2.1"]
+    wrong = "service/default/bad: spec.externalIPs[0]: expected an address that a host can have, not '127.0.0.1', "
+    async with fake.served() as server, following(server) as told:
+        fake.put("services", bad)
+        fake.put("nodes", node("odd", address="169.254.9.9"))
+        await in_step(fake, told)
+        value = told.objects[ServiceKey("default", "bad")]
+        assert isinstance(value, Service)
+        assert value.external_ips == (parse_address("192.0.2.1"),)
+        assert [error for error in told.source.errors if "service/" in error] == [
+            wrong + "which is loopback; it is left out, and 1 more"
+        ]
+        fake.faults["watch", "services"].append(answering(410, "Expired"))
+        fake.cut("services")  # listed again, the same holds
+        await fake.until(lambda: fake.verbs("services") == ["list", "watch", "list", "watch"])
+        assert told.objects[ServiceKey("default", "bad")] == value
+        fake.put("services", service("bad", "10.96.0.40"))
+        fake.remove("nodes", ("", "odd"))
         await in_step(fake, told)
         assert told.source.errors == ()
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podwire.model.addresses import parse_address, parse_prefix
+from podwire.model.addresses import parse_address, parse_prefix, show_address
 from podwire.model.objects import (
     BackendPort,
     BackendSlice,
@@ -179,7 +180,6 @@ SERVICE_ERRORS = [
         "expected the same as spec.clusterIPs[0], '10.0.0.2', not '10.0.0.1'",
     ),
     ({"externalIPs": ["10.0.0.1/32"], "ports": [HTTP]}, "spec.externalIPs[0]", "expected an IP address"),
-    ({"externalIPs": ["127.0.0.1"], "ports": [HTTP]}, "spec.externalIPs[0]", "expected no unspecified, loopback"),
 ]
 
 
@@ -363,32 +363,121 @@ def test_wrong_slice(thing: dict[str, Any], field: str, message: str) -> None:
     assert message in caught.value.message
 
 
+SPECIAL = {
+    "0.0.0.0": "unspecified",
+    "127.9.9.9": "loopback",
+    "169.254.1.1": "link-local",
+    "224.0.0.7": "multicast",
+    "239.255.255.255": "multicast",
+    "255.255.255.255": "broadcast",
+    "::": "unspecified",
+    "::1": "loopback",
+    "fe80::1": "link-local",
+    "febf::1": "link-local",
+    "ff02::5": "multicast",
+    "ff0e::1": "multicast",
+}
+FIT = {4: "10.0.0.9", 6: "fd00::9"}
+Place = Callable[[list[str], int], dict[str, Any]]
+PLACES: dict[str, tuple[Place, str]] = {
+    "cluster IP": (lambda ips, _: service({"clusterIPs": ips[:1], "ports": [HTTP]}), "spec.clusterIPs[0]"),
+    "single cluster IP": (lambda ips, _: service({"clusterIP": ips[0], "ports": [HTTP]}), "spec.clusterIP"),
+    "external IP": (
+        lambda ips, _: service({"clusterIP": "10.0.0.1", "ports": [HTTP], "externalIPs": ips}),
+        "spec.externalIPs[0]",
+    ),
+    "backend": (
+        lambda ips, version: slice_([{"addresses": [ip]} for ip in ips], address_type=f"IPv{version}"),
+        "endpoints[0].addresses[0]",
+    ),
+    "address of a node": (
+        lambda ips, _: node({}, {"addresses": [{"type": "InternalIP", "address": ip} for ip in ips]}),
+        "status.addresses[0].address",
+    ),
+}
+
+
+def _addresses(value: Any) -> list[str]:
+    match value:
+        case Service():
+            return [show_address(address) for address in (*value.external_ips, *value.cluster_ips)]
+        case Node():
+            return [show_address(address) for address in value.addresses]
+    return [show_address(member.address) for member in value.members]
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("text", SPECIAL)
+def test_an_address_that_no_host_can_have_is_an_error_and_left_out_of_what_the_api_says(text: str, where: str) -> None:
+    version = 6 if ":" in text else 4
+    make, field = PLACES[where]
+    thing = make([text, FIT[version]], version)
+    with pytest.raises(Invalid) as caught:
+        translate(thing)
+    assert caught.value.field == field
+    assert caught.value.message == f"expected an address that a host can have, not {text!r}, which is {SPECIAL[text]}"
+    left_out: list[Invalid] = []
+    _, value, _ = translate(thing, left_out)
+    assert [str(each) for each in left_out] == [str(caught.value)]
+    rest = {"cluster IP": [], "single cluster IP": [], "external IP": [FIT[version], "10.0.0.1"]}
+    assert _addresses(value) == rest.get(where, [FIT[version]])
+
+
+@pytest.mark.parametrize(
+    ("text", "others"),
+    [
+        ("0.0.0.0/0", "unspecified addresses (0.0.0.0/32)"),
+        ("127.0.0.0/8", "loopback addresses (127.0.0.0/8)"),
+        ("127.1.0.0/16", "loopback addresses (127.0.0.0/8)"),
+        ("169.254.1.0/24", "link-local addresses (169.254.0.0/16)"),
+        ("128.0.0.0/1", "link-local addresses (169.254.0.0/16)"),
+        ("224.0.0.0/4", "multicast addresses (224.0.0.0/4)"),
+        ("255.255.255.0/24", "broadcast addresses (255.255.255.255/32)"),
+        ("::/0", "unspecified addresses (::/128)"),
+        ("::1/128", "loopback addresses (::1/128)"),
+        ("fe80::/64", "link-local addresses (fe80::/10)"),
+        ("ff02::/64", "multicast addresses (ff00::/8)"),
+        ("::ffff:10.1.1.0/120", "IPv4-mapped addresses (::ffff:0.0.0.0/96)"),
+    ],
+)
+@pytest.mark.parametrize("field", ["spec.podCIDRs[0]", "spec.cidrs[0]"])
+def test_a_range_of_such_addresses_too(text: str, others: str, field: str) -> None:
+    fit = "10.1.0.0/24" if ":" in text else "fd01::/64"
+    thing = node({"podCIDRs": [text, fit]}) if field.startswith("spec.pod") else service_cidr([text, fit])
+    with pytest.raises(Invalid) as caught:
+        translate(thing)
+    assert (caught.value.field, caught.value.message) == (field, f"expected a range without {others}, not {text!r}")
+    left_out: list[Invalid] = []
+    _, value, _ = translate(thing, left_out)
+    assert [str(each) for each in left_out] == [str(caught.value)]
+    assert value in (Node((parse_prefix(fit),)), ServiceCIDR((parse_prefix(fit),)))
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "0.0.0.0",
-        "127.9.9.9",
-        "169.254.1.1",
-        "224.0.0.7",
-        "::",
-        "::1",
-        "fe80::1",
-        "febf::1",
-        "ff02::5",
-        "::ffff:127.0.0.1",
+        "0.0.0.1",
+        "126.0.0.1",
+        "128.0.0.1",
+        "169.253.1.1",
+        "223.255.255.255",
+        "240.0.0.1",
+        "255.255.255.254",
+        "::2",
+        "fe7f::1",
+        "fec0::1",
+        "fdff::1",
+        "64:ff9b::1",
     ],
-)
-def test_no_backend_has_a_special_address(text: str) -> None:
-    with pytest.raises(Invalid, match=r"expected (no unspecified|an IPv6 address)"):
-        translate(slice_([{"addresses": [text]}], address_type="IPv6" if ":" in text else "IPv4"))
-
-
-@pytest.mark.parametrize(
-    "text", ["0.0.0.1", "128.0.0.1", "169.253.1.1", "224.0.1.1", "::2", "fec0::1", "ff05::5", "64:ff9b::1"]
 )
 def test_addresses_next_to_special_ones_serve(text: str) -> None:
     (member,) = members_of({"addresses": [text]}, address_type="IPv6" if ":" in text else "IPv4")
     assert member.address == parse_address(text)
+
+
+def test_an_ipv4_mapped_address_is_judged_as_the_ipv4_address() -> None:
+    with pytest.raises(Invalid, match="which is loopback"):
+        translate(service({"clusterIP": "::ffff:127.0.0.1", "ports": [HTTP]}))
 
 
 # --- Pod, Node, Namespace ----------------------------------------------------------------------

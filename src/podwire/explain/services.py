@@ -59,11 +59,14 @@ class ServiceWhy(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def explain_service(now: Snapshot, key: ServiceKey) -> ServiceWhy:
-    """Raises LookupError for what neither a Service nor a slice names."""
+def explain_service(now: Snapshot, key: ServiceKey, errors: Iterable[str] = ()) -> ServiceWhy:
+    """`errors` of the sources: those of the Service and its slices are told too. Raises LookupError for what neither
+    a Service nor a slice names."""
     it = now.services.get(key)
+    heads = tuple(f"{name}: " for name in (key, *now.slices_of.get(key, ())))
+    wrong = tuple(error for error in errors if error.startswith(heads))
     if it is None:
-        return ServiceWhy(show(key), (), (_only_slices(now, key),))
+        return ServiceWhy(show(key), (), (_only_slices(now, key), *wrong))
     known, mine = places(now), frontends(now, key)
     # Of two ports with one frontend the later has it, as in `frontends`.
     ports = {frontend: port for port in it.ports for _, frontend in of_port(it, port, now.node)}
@@ -73,7 +76,7 @@ def explain_service(now: Snapshot, key: ServiceKey) -> ServiceWhy:
         for kind, frontend in of_port(it, port, now.node)
     )
     limits = (LIMITS[state] for state in LIMITS if any(it.state is state for it in told))
-    return ServiceWhy(show(key), told, (*_notes(now, key, it), *limits))
+    return ServiceWhy(show(key), told, (*_notes(now, key, it), *limits, *wrong))
 
 
 def show(key: ServiceKey | SliceKey | PodKey) -> str:

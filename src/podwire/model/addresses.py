@@ -110,6 +110,42 @@ def prefix_around(address: Address, length: int) -> Prefix:
     return Prefix(Address((number >> shift << shift).to_bytes(len(address), "big")), length)
 
 
+def overlap(one: Prefix, other: Prefix) -> bool:
+    return one.first in other or other.first in one
+
+
+_SPECIAL = tuple(
+    (parse_prefix(text), kind)
+    for text, kind in (
+        ("0.0.0.0/32", "unspecified"),
+        ("127.0.0.0/8", "loopback"),
+        ("169.254.0.0/16", "link-local"),
+        ("224.0.0.0/4", "multicast"),
+        ("255.255.255.255/32", "broadcast"),
+        ("::/128", "unspecified"),
+        ("::1/128", "loopback"),
+        ("fe80::/10", "link-local"),
+        ("ff00::/8", "multicast"),
+        ("::ffff:0.0.0.0/96", "IPv4-mapped"),
+    )
+)
+"""What no Service, backend, pod or node can have (Kubernetes API, ValidateNonSpecialIP; multicast and broadcast are
+nobody's either). The gateway of all pods is among the link-local ones."""
+_SPECIAL_STARTS = frozenset({0, 127, 169, 255, 0xFE, *range(224, 240)})
+
+
+def special(address: Address) -> str | None:
+    """What kind of address it is, where it can be no host's and no Service's: `loopback`, `multicast` …"""
+    if address[0] not in _SPECIAL_STARTS:  # as good as all
+        return None
+    return next((kind for prefix, kind in _SPECIAL if address in prefix), None)
+
+
+def special_in(prefix: Prefix) -> str | None:
+    """What kind of such addresses the range has: `loopback addresses (127.0.0.0/8)`."""
+    return next((f"{kind} addresses ({each})" for each, kind in _SPECIAL if overlap(prefix, each)), None)
+
+
 def parse_host_port(text: str) -> tuple[Address, int]:
     """`10.0.0.1:80`, `[fd00::1]:80`. Raises ValueError with the right form."""
     host, colon, port = text.rpartition(":")

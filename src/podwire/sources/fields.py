@@ -11,7 +11,17 @@ from typing import TypeVar
 
 import msgspec
 
-from podwire.model.addresses import IPV4, Address, Family, Prefix, family_of, parse_address, parse_prefix, show_address
+from podwire.model.addresses import (
+    Address,
+    Family,
+    Prefix,
+    family_of,
+    parse_address,
+    parse_prefix,
+    show_address,
+    special,
+    special_in,
+)
 from podwire.model.objects import Protocol
 
 T = TypeVar("T")
@@ -31,7 +41,11 @@ class Invalid(ValueError):
 
     def within(self, outer: str) -> "Invalid":
         dot = "." if outer and self.field and not self.field.startswith("[") else ""
-        return Invalid(f"{outer}{dot}{self.field}", self.message)
+        return type(self)(f"{outer}{dot}{self.field}", self.message)
+
+
+class Unfit(Invalid):
+    """An address or range of the right form that can't stand there: the object means something without it."""
 
 
 def shown(value: object) -> str:
@@ -74,32 +88,46 @@ def invalid(error: msgspec.ValidationError) -> Invalid:
 # --- several -----------------------------------------------------------------------------------
 
 
-def read_each(path: str, given: Iterable[T] | None, read: Callable[[T], U]) -> list[U]:
+def read_each(
+    path: str, given: Iterable[T] | None, read: Callable[[T], U], left_out: list[Invalid] | None = None
+) -> list[U]:
+    """`left_out`, where given, takes the errors of items that are Unfit, and the rest is read without them."""
     done: list[U] = []
-    for item in given or ():
+    for number, item in enumerate(given or ()):
         try:
             done.append(read(item))
         except Invalid as wrong:
-            raise wrong.within(f"{path}[{len(done)}]") from None
+            inner = wrong.within(f"{path}[{number}]")
+            if left_out is None or not isinstance(inner, Unfit):
+                raise inner from None
+            left_out.append(inner)
     return done
 
 
 def read_either(
-    single: tuple[str, str | None], several: tuple[str, Sequence[str] | None], read: Callable[[str], T]
+    single: tuple[str, str | None],
+    several: tuple[str, Sequence[str] | None],
+    read: Callable[[str], T],
+    left_out: list[Invalid] | None = None,
 ) -> list[T]:
     """A field in its older form and its newer one of several values, each by path and value.
 
     Of both, the older must repeat the first of the newer (Kubernetes API, ServiceSpec.clusterIPs and others).
+    `left_out`: see `read_each`.
     """
     (path, value), (paths, values) = single, several
     if not values:
         try:
             return [read(value)] if value else []
         except Invalid as wrong:
-            raise wrong.within(path) from None
+            inner = wrong.within(path)
+            if left_out is None or not isinstance(inner, Unfit):
+                raise inner from None
+            left_out.append(inner)
+            return []
     if value and value != values[0]:
         raise Invalid(path, f"expected the same as {paths}[0], {shown(values[0])}, not {shown(value)}")
-    return read_each(paths, values, read)
+    return read_each(paths, values, read, left_out)
 
 
 def check_one_per_family(path: str, addresses: Sequence[Address]) -> None:
@@ -132,31 +160,24 @@ def read_address(text: str) -> Address:
 
 
 def read_unicast(text: str, family: Family | None = None) -> Address:
-    """An address that can be reached from elsewhere (Kubernetes API, ValidateNonSpecialIP)."""
+    """An address that a host or a Service can have (`model.addresses.special`). Raises Unfit for any other."""
     address = read_address(text)
     if family is not None and len(address) != family.size:
         raise Invalid("", f"expected an {family} address, not {shown(text)}")
-    if address[0] in _SPECIAL_STARTS and _is_special(address):
-        raise Invalid("", f"expected no unspecified, loopback or link-local address, not {shown(text)}")
+    if (kind := special(address)) is not None:
+        raise Unfit("", f"expected an address that a host can have, not {shown(text)}, which is {kind}")
     return address
 
 
-_SPECIAL_STARTS = frozenset({0, 127, 169, 224, 0xFE, 0xFF})
-
-
-def _is_special(address: Address) -> bool:
-    """0.0.0.0, 127/8, 169.254/16, 224.0.0/24; ::, ::1, fe80::/10, ff02::/16."""
-    if len(address) == IPV4.size:
-        return address == bytes(4) or address[0] == 127 or address[:2] == b"\xa9\xfe" or address[:3] == b"\xe0\0\0"
-    low = address[:15] == bytes(15) and address[15] <= 1
-    return low or (address[0] == 0xFE and address[1] & 0xC0 == 0x80) or address[:2] == b"\xff\x02"
-
-
 def read_prefix(text: str) -> Prefix:
+    """A range of addresses that hosts or Services can have. Raises Unfit where it holds others."""
     try:
-        return parse_prefix(text)
+        prefix = parse_prefix(text)
     except ValueError as error:
         raise Invalid("", f"expected an address range: {error}") from None
+    if (others := special_in(prefix)) is not None:
+        raise Unfit("", f"expected a range without {others}, not {shown(text)}")
+    return prefix
 
 
 # --- ports and names ---------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 Invariants: `objects` is what the API server last said, whole: a list takes its place at once, and only with its last
 page. A watch that breaks changes nothing. `tell` hears of each change and of nothing that is equal. An object that
-breaks the API's rules is one error, and keeps its last good form; it never holds up the others. Decoding and
-translating go in slices, so that everybody else gets a turn.
+breaks the API's rules is one error, and keeps its last good form; of one that only names an address that nobody can
+have the rest is taken. It never holds up the others. Decoding and translating go in slices, so that everybody else
+gets a turn.
 """
 
 import asyncio
@@ -201,7 +202,7 @@ class Watch:
         held = self.objects.get(key)
         if wrong:
             self._found_wrong[key] = wrong
-            value = held
+            value = held if value is None else value
         if value is not None:
             self._found[key] = held if held is not None and held == value else value
 
@@ -262,7 +263,7 @@ class Watch:
             if wrong:
                 self.wrong[key] = wrong
             self._noted()
-        if wrong or held == value:
+        if (wrong and value is None) or held == value:
             return
         if value is None:
             del self.objects[key]
@@ -273,10 +274,12 @@ class Watch:
     # --- objects -------------------------------------------------------------------------------
 
     def _read(self, raw: Raw) -> tuple[ObjectKey, Object | None, str]:
-        """The last: why there is no value though there should be one. Raises Odd for what has no name."""
+        """The last: why there is no value though there should be one, or what the value lacks. Raises Odd for what has
+        no name."""
+        left_out: list[Invalid] = []
         try:
-            key, value, _ = translate(self._decoder.decode(raw))
-            return key, value, ""
+            key, value, _ = translate(self._decoder.decode(raw), left_out)
+            return key, value, f"{key}: {left_out[0]}; it is left out{_more(left_out)}" if left_out else ""
         except msgspec.ValidationError as error:
             wrong = invalid(error)
         except Invalid as error:
@@ -293,6 +296,10 @@ class Watch:
         if not meta.name:
             raise Odd("an object without metadata.name")
         return self.resource.key(meta.namespace, meta.name)
+
+
+def _more(left_out: list[Invalid]) -> str:
+    return f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
 
 
 def _decoded(line: bytes) -> tuple[str, Raw]:

@@ -109,23 +109,27 @@ def resources(node: str) -> tuple[Resource, ...]:
 # --- the door ----------------------------------------------------------------------------------
 
 
-def translate(thing: Kind | dict[str, Any]) -> Translated:
-    """What an object, or a mapping in its form with apiVersion and kind, means to the network. Raises Invalid."""
+def translate(thing: Kind | dict[str, Any], left_out: list[Invalid] | None = None) -> Translated:
+    """What an object, or a mapping in its form with apiVersion and kind, means to the network. Raises Invalid.
+
+    Addresses that nobody can have are wrong like anything else; but where `left_out` is given, it takes their errors,
+    and the object is read without them.
+    """
     if isinstance(thing, dict):
         thing = _convert(thing)
     match thing:
         case EndpointSlice():
-            return _slice(thing)
+            return _slice(thing, left_out)
         case Service():
-            return _service(thing)
+            return _service(thing, left_out)
         case Pod():
             return Translated(key_of(thing), _pod(thing))
         case Node():
-            return Translated(key_of(thing), _node(thing))
+            return Translated(key_of(thing), _node(thing, left_out))
         case Namespace():
             return Translated(key_of(thing), objects.Namespace(_labels(thing.metadata)))
         case ServiceCIDR():
-            return Translated(key_of(thing), _service_cidr(thing))
+            return Translated(key_of(thing), _service_cidr(thing, left_out))
 
 
 def key_of(thing: Kind) -> ObjectKey:
@@ -167,7 +171,7 @@ _SERVICE_TYPES = ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")
 _HEADLESS = "None"
 
 
-def _service(thing: Service) -> Translated:
+def _service(thing: Service, left_out: list[Invalid] | None) -> Translated:
     """The rules: Kubernetes API, ServiceSpec."""
     key, spec = key_of(thing), thing.spec
     kind = spec.type or "ClusterIP"
@@ -175,14 +179,14 @@ def _service(thing: Service) -> Translated:
         raise Invalid("spec.type", f"expected one of {', '.join(_SERVICE_TYPES)}, not {shown(kind)}")
     created = read_time(thing.metadata.creation_timestamp, "metadata.creationTimestamp")
     ports = _service_ports(spec.ports or [], kind)
-    external_ips = tuple(sorted(set(read_each("spec.externalIPs", spec.external_ips, read_unicast))))
+    external_ips = tuple(sorted(set(read_each("spec.externalIPs", spec.external_ips, read_unicast, left_out))))
     if (reason := _not_ours(thing.metadata.labels)) or kind == "ExternalName":
         return Translated(key, None, reason) if reason else Translated(key, objects.Service((), created=created))
     if (spec.cluster_ips or ([spec.cluster_ip] if spec.cluster_ip else [])) == [_HEADLESS]:
         # No proxy serves a headless Service, whatever other addresses it lists.
         return Translated(key, objects.Service(ports, created=created))
     single, several = ("spec.clusterIP", spec.cluster_ip), ("spec.clusterIPs", spec.cluster_ips)
-    cluster_ips = read_either(single, several, read_address)
+    cluster_ips = read_either(single, several, read_unicast, left_out)
     check_one_per_family("spec.clusterIPs", cluster_ips)
     if not ports:
         raise Invalid("spec.ports", "expected at least one port")
@@ -224,7 +228,7 @@ _FAMILY = {"IPv4": IPV4, "IPv6": IPV6}
 _by_address = attrgetter("address")
 
 
-def _slice(thing: EndpointSlice) -> Translated:
+def _slice(thing: EndpointSlice, left_out: list[Invalid] | None) -> Translated:
     """The rules: Kubernetes API, EndpointSlice v1."""
     key, labels, namespace = key_of(thing), thing.metadata.labels, _namespace(thing)
     if thing.address_type == "FQDN":
@@ -234,7 +238,7 @@ def _slice(thing: EndpointSlice) -> Translated:
         raise Invalid("addressType", f"expected IPv4, IPv6 or FQDN, not {shown(thing.address_type)}")
     ports = _backend_ports(thing.ports)
     read = partial(_member, partial(read_unicast, family=family), namespace)
-    members = read_each("endpoints", thing.endpoints, read)
+    members = read_each("endpoints", thing.endpoints, read, left_out)
     if labels is None or not labels.service:
         return Translated(key, None, "it belongs to no Service (label kubernetes.io/service-name)")
     if reason := _not_ours(labels):
@@ -293,19 +297,19 @@ def _pod(thing: Pod) -> objects.Pod:
     return objects.Pod(intern(spec.node_name or ""), tuple(dict.fromkeys(addresses)), spec.host_network is True)
 
 
-def _node(thing: Node) -> objects.Node:
+def _node(thing: Node, left_out: list[Invalid] | None) -> objects.Node:
     spec, status = thing.spec or NodeSpec(), thing.status or NodeStatus()
-    ranges = read_either(("spec.podCIDR", spec.pod_cidr), ("spec.podCIDRs", spec.pod_cidrs), read_prefix)
+    ranges = read_either(("spec.podCIDR", spec.pod_cidr), ("spec.podCIDRs", spec.pod_cidrs), read_prefix, left_out)
     check_one_per_family("spec.podCIDRs", [each.first for each in ranges])
-    addresses = read_each("status.addresses", status.addresses, _internal)
+    addresses = read_each("status.addresses", status.addresses, _internal, left_out)
     own = tuple(dict.fromkeys(each for each in addresses if each is not None))
     return objects.Node(tuple(ranges), own, _labels(thing.metadata))
 
 
-def _service_cidr(thing: ServiceCIDR) -> objects.ServiceCIDR:
+def _service_cidr(thing: ServiceCIDR, left_out: list[Invalid] | None) -> objects.ServiceCIDR:
     """In force until the object has gone: one that is being deleted may still be that of a Service (KEP-1880)."""
-    prefixes = read_each("spec.cidrs", thing.spec.cidrs, read_prefix)
-    if not prefixes:
+    prefixes = read_each("spec.cidrs", thing.spec.cidrs, read_prefix, left_out)
+    if not prefixes and not left_out:
         raise Invalid("spec.cidrs", "expected at least one address range")
     check_one_per_family("spec.cidrs", [prefix.first for prefix in prefixes])
     return objects.ServiceCIDR(tuple(prefixes))
@@ -316,7 +320,7 @@ def _internal(given: NodeAddress) -> Address | None:
     if given.type != "InternalIP":
         return None
     try:
-        return read_address(given.address)
+        return read_unicast(given.address)
     except Invalid as wrong:
         raise wrong.within("address") from None
 
