@@ -1,24 +1,26 @@
 """A node's agent: the explicit list of what it is made of, its start and its end.
 
-Invariants: a state directory has one agent at a time (a lock says so). The start folds what the store and the sources
+Invariants: a state directory has one agent at a time (`preflight.py`). The start folds what the store and the sources
 know, then makes one resync; requests wait until then. An API server that does not answer holds that up for seconds
-only: what was wired is looked after without it. The end leaves the network as it is, and working.
+only: what was wired is looked after without it. The end leaves the network as it is, and working; it comes promptly,
+even in the middle of a start, and with a reason where an essential task has ended (`supervision.py`).
 """
 
 import asyncio
-import fcntl
 import gc
 import logging
 import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import IO, Any
+from types import MappingProxyType
+from typing import Any
 
-from podwire import admin, views
+from grpc import aio  # type: ignore[import-untyped]
+
+from podwire import admin, preflight, views
 from podwire.config import Config
 from podwire.controller.difference import Scope
 from podwire.controller.events import Restored, Resync, ResyncReason, Shutdown
@@ -30,8 +32,10 @@ from podwire.dataplane.linux.mtu import default_route_mtu
 from podwire.dataplane.nftables.driver import NFTables
 from podwire.model.objects import Object, ObjectKey
 from podwire.model.snapshot import Local, Snapshot
+from podwire.model.text import printable
 from podwire.nodes import own, routes
 from podwire.pods import wiring
+from podwire.preflight import CannotStart
 from podwire.services import frontends
 from podwire.sources import cni_server, kube_status
 from podwire.sources.kube_api import Api
@@ -40,6 +44,7 @@ from podwire.sources.kube_credentials import Credentials
 from podwire.sources.kube_source import KubernetesObjects
 from podwire.sources.manifests import Manifests
 from podwire.store.rows import Store, StoreUnusable
+from podwire.supervision import Tasks, until_lost
 from podwire.version import version
 
 log = logging.getLogger(__name__)
@@ -58,16 +63,20 @@ LISTING_SECONDS = 5.0
 """How long a start waits for the API server: ten thousand Services take one or two."""
 
 
-class CannotStart(Exception):
-    """The agent can't run here; one line says why."""
+LAST_EVENT_SECONDS = 2.0
+"""How long an end waits for what the controller is at."""
+
+
+class Ended(Exception):
+    """The agent could not go on; one line says why. Nothing is lost: it may be started again at once."""
 
 
 class Agent:
     """The parts, put together. All it touches in the kernel is in the network namespace in which it is made."""
 
-    def __init__(self, config: Config) -> None:
-        """Raises CannotStart."""
-        self.config = config
+    def __init__(self, config: Config, troubles: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`troubles`: what is wrong with the agent's own tasks, as it changes. Raises CannotStart, OSError."""
+        self.config, self._troubles = config, troubles
         self.started = time.monotonic()
         self.api = _api(config)
         try:
@@ -137,10 +146,12 @@ class Agent:
 
     @property
     def source_errors(self) -> tuple[str, ...]:
-        found = self.controller.snapshot.unfit_ranges
+        found = (*self._troubles.values(), *self.controller.snapshot.unfit_ranges)
         if self.manifests is not None:
-            return found + self.manifests.loaded.errors
-        return found + self.kubernetes.errors if self.kubernetes is not None else found
+            found += self.manifests.loaded.errors
+        if self.kubernetes is not None:
+            found += self.kubernetes.errors
+        return tuple(map(printable, found))
 
     def close(self) -> None:
         self.store.close()
@@ -150,6 +161,7 @@ class Agent:
     def collect_later(self) -> None:
         if self._collecting is None or self._collecting.done():
             self._collecting = asyncio.get_running_loop().create_task(self._collect())
+            self._collecting.add_done_callback(_tell_if_failed)
 
     async def _collect(self) -> None:
         """Until none is left: more may come while a deletion goes on."""
@@ -164,43 +176,66 @@ class Agent:
 
 
 @asynccontextmanager
-async def running(config: Config) -> AsyncIterator[Agent]:
+async def running(config: Config, tasks: Tasks | None = None) -> AsyncIterator[Agent]:
     """An agent at work: in sync, or healing what it could not do. Raises CannotStart."""
+    tasks = tasks or Tasks()
     async with AsyncExitStack() as stack:
-        _make_state_dir(config)
-        stack.enter_context(_locked(config.lock))
-        stack.enter_context(_alone())
-        agent = Agent(config)
-        stack.callback(agent.close)
-        controller = agent.controller
-        loop = asyncio.create_task(controller.run())
-        stack.push_async_callback(_end, controller, loop)
-        if agent.api is not None and agent.kubernetes is not None:
-            stack.push_async_callback(agent.api.close)
-            await stack.enter_async_context(agent.kubernetes.watching())
-        agent.restore()
-        listed, whole = await agent.listing()
-        startup = await controller.submit(Resync(ResyncReason.STARTUP, listed, whole=whole))
-        if startup.error is not None:
-            log.warning("the first resync failed in part, and is tried again: %s", startup.error)
-        agent.collect_later()  # what a killed agent had still to delete
-        for work in _background(agent, listed is not None):
-            task = asyncio.create_task(work)
-            task.add_done_callback(_tell_if_failed)
-            stack.push_async_callback(_cancel, task)
-        gc.collect()
-        gc.freeze()
-        try:
-            runner = await admin.serve(config.admin_socket, controller, agent.facts)
-            stack.push_async_callback(runner.cleanup)
-            if config.metrics_listen is not None:
-                monitored = await admin.serve_monitors(*config.metrics_listen, controller, agent.facts)
-                stack.push_async_callback(monitored.cleanup)
-            server = await cni_server.serve(config.cni_socket, config.spool, controller, agent.not_ready)
-            stack.push_async_callback(server.stop, 1.0)
-        except OSError as error:
-            raise CannotStart(error.strerror or str(error)) from error
-        yield agent
+        with tasks.at_work():
+            try:
+                agent = await _started(config, tasks, stack)
+            except OSError as error:
+                raise CannotStart(_reason(error)) from error
+            yield agent
+
+
+async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent:
+    """Raises CannotStart, OSError."""
+    stack.enter_context(preflight.ready(config))
+    agent = Agent(config, tasks.troubles)
+    stack.callback(agent.close)
+    controller = agent.controller
+    stack.push_async_callback(_end, controller, tasks.essential("the event loop", controller.run()))
+    if agent.api is not None and agent.kubernetes is not None:
+        stack.push_async_callback(agent.api.close)
+        await stack.enter_async_context(agent.kubernetes.watching())
+    agent.restore()
+    listed, whole = await agent.listing()
+    startup = await controller.submit(Resync(ResyncReason.STARTUP, listed, whole=whole))
+    if startup.error is not None:
+        log.warning("the first resync failed in part, and is tried again: %s", startup.error)
+    agent.collect_later()  # what a killed agent had still to delete
+    stack.push_async_callback(tasks.stop)
+    _follow_sources(agent, tasks, listed is not None)
+    gc.collect()
+    gc.freeze()
+    runner = await admin.serve(config.admin_socket, controller, agent.facts)
+    stack.push_async_callback(runner.cleanup)
+    if config.metrics_listen is not None:
+        monitored = await admin.serve_monitors(*config.metrics_listen, controller, agent.facts)
+        stack.push_async_callback(monitored.cleanup)
+    server = await cni_server.serve(config.cni_socket, config.spool, controller, agent.not_ready)
+    stack.push_async_callback(server.stop, 1.0)
+    tasks.essential("the CNI server", _served(server))
+    files = (config.state_dir, config.database, config.lock, config.cni_socket, config.admin_socket)
+    watch = tasks.essential("the watch over the agent's files", until_lost(files))
+    stack.callback(watch.cancel)
+    return agent
+
+
+def _tell_if_failed(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("the deletion of links failed, and is tried again with the next one", exc_info=error)
+
+
+async def _served(server: aio.Server) -> str | None:
+    await server.wait_for_termination()
+    return None
+
+
+def _reason(error: OSError) -> str:
+    """Some name their file in `strerror`, as only one text goes through."""
+    text = error.strerror or str(error)
+    return text if error.filename is None else f"{os.fsdecode(error.filename)}: {text}"
 
 
 def _api(config: Config) -> Api | None:
@@ -214,94 +249,77 @@ def _api(config: Config) -> Api | None:
     return Api(access, Credentials(access))
 
 
-def _background(agent: Agent, listed: bool) -> Iterator[Coroutine[Any, Any, None]]:
+def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
     """What goes on beside the controller. `listed`: the sources' objects are in the snapshot."""
-    submit = agent.controller.submit
-    if agent.manifests is not None:
-        yield agent.manifests.run(submit)
-    if agent.kubernetes is not None:
-        yield agent.kubernetes.run(submit, listed)
-    if agent.api is not None and agent.config.kubernetes is not None:
+    submit, manifests, kubernetes, api = agent.controller.submit, agent.manifests, agent.kubernetes, agent.api
+    if manifests is not None:
+        tasks.keep("the watch of the manifests", lambda again: manifests.run(submit, not again))
+    if kubernetes is not None:
+        tasks.keep("the watch of the Kubernetes API", lambda again: kubernetes.run(submit, listed and not again))
+    if api is not None and agent.config.kubernetes is not None:
         always = agent.config.kubernetes.network_condition
-        yield kube_status.keep(agent.api, agent.config.node_name, agent.until_ready, always)
+        name = agent.config.node_name
+        tasks.keep("the node's condition", lambda _: kube_status.keep(api, name, agent.until_ready, always))
 
 
-def _tell_if_failed(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("a task of the agent has ended: changes are no longer followed", exc_info=error)
+class OneLine(logging.Formatter):
+    """A message is one line, whatever names from outside are in it; only what Python says of an error has more."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
+        return printable(super().formatMessage(record))
 
 
 def run(config: Config) -> None:
-    """Until SIGTERM or SIGINT. Raises CannotStart."""
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True
-    )
+    """Until SIGTERM or SIGINT. Raises CannotStart; Ended where an essential task has ended."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
     logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it tells of every file event
     asyncio.run(_run(config))
 
 
 async def _run(config: Config) -> None:
-    stopped = asyncio.Event()
+    tasks = Tasks()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    async with running(config) as agent:
+        loop.add_signal_handler(number, tasks.end, "")
+    work = asyncio.create_task(_work(config, tasks))
+    waiting: list[asyncio.Future[Any]] = [work, tasks.ended]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    if not work.done():
+        notify("STOPPING=1")
+        work.cancel()
+        await asyncio.wait([work])
+    if not work.cancelled():
+        work.result()
+    if why := tasks.ended.result():
+        raise Ended(why)
+
+
+async def _work(config: Config, tasks: Tasks) -> None:
+    """Until it is cancelled."""
+    async with running(config, tasks) as agent:
         log.info("node %s: %s", config.node_name, agent.not_ready() or "ready")
         notify("READY=1")
-        await stopped.wait()
-        notify("STOPPING=1")
+        await asyncio.get_running_loop().create_future()
 
 
 def notify(state: str) -> None:
     """Tells the service manager, where there is one (sd_notify(3))."""
     where = os.environ.get("NOTIFY_SOCKET", "")
     if where:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
-            out.connect("\0" + where[1:] if where.startswith("@") else where)
-            out.sendall(state.encode())
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
+                out.settimeout(1.0)
+                out.connect("\0" + where[1:] if where.startswith("@") else where)
+                out.sendall(state.encode())
+        except (OSError, ValueError) as error:
+            log.warning("NOTIFY_SOCKET %s: %s is not told: %s", ascii(where), state, error)
 
 
-async def _end(controller: Controller, loop: asyncio.Task[None]) -> None:
-    await controller.submit(Shutdown())
-    await loop
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
-
-
-def _make_state_dir(config: Config) -> None:
-    try:
-        config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotStart(f"{config.state_dir}: {error.strerror}") from error
-
-
-def _alone() -> socket.socket:
-    """A name that one socket can have in a network namespace (unix(7), abstract). Raises CannotStart where another
-    agent, of whatever state directory, looks after this one."""
-    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-    try:
-        held.bind("\0podwire-agent")
-    except OSError:
-        held.close()
-        raise CannotStart("another agent looks after this network namespace, with another state_dir") from None
-    return held
-
-
-def _locked(path: Path) -> IO[str]:
-    """The lock, open; closing it gives it back. Raises CannotStart where another agent has it."""
-    file = path.open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.seek(0)
-        holder = file.read().strip()
-        file.close()
-        raise CannotStart(f"{path}: another agent (process {holder}) runs on this state directory") from None
-    file.seek(0)
-    file.truncate()
-    file.write(f"{os.getpid()}\n")
-    file.flush()
-    return file
+async def _end(controller: Controller, loop: "asyncio.Task[str | None]") -> None:
+    """What a long transaction has not done yet is left to the next start, as after a kill."""
+    controller.submit(Shutdown())
+    await asyncio.wait([loop], timeout=LAST_EVENT_SECONDS)
+    loop.cancel()
+    await asyncio.wait([loop])

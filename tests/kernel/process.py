@@ -51,6 +51,12 @@ class AgentProcess:
             self._process.wait(PATIENCE)
             self._process = None
 
+    def ended(self) -> int:
+        """The exit code, once it has ended by itself."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        return process.wait(PATIENCE)
+
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from podwire import agent as agent_module
-from podwire.agent import Agent, CannotStart, running
+from podwire.agent import Agent, running
 from podwire.config import Config, Kubernetes
 from podwire.controller.events import AddPod, DeletePod
 from podwire.controller.history import Record
 from podwire.controller.transaction import Result
 from podwire.model.objects import AttachmentKey, PodKey
+from podwire.preflight import CannotStart
 from tests.kernel.rig import MakeSpace, Space, ask, respond, sh
 from tests.unit.kube_fake import FakeApi, namespace, node, service, service_cidr, slice_
 

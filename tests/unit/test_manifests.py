@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -152,6 +153,22 @@ def test_of_an_object_named_twice_the_first_counts() -> None:
         "b.yaml: document 1, line 1: service/default/a is already in a.yaml: document 1, line 1, which counts",
         "b.yaml: document 3, line 19: service/default/b is already in b.yaml: document 2, line 10, which counts",
     )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param('apiVersion: v1\nkind: "\\e[31m\\n"', id="a kind"),
+        pytest.param('{"apiVersion": "v1", "kind": "\\u001b[2J"}', id="a kind in JSON"),
+        pytest.param('apiVersion: v1\nkind: Service\nmetadata: {name: "\\e]0;x\\a"}\nspec: {ports: 7}', id="a name"),
+        pytest.param('apiVersion: v1\nkind: Service\n"\\e[31m": 1\n"\\e[31m": 1', id="a key"),
+    ],
+)
+def test_what_stands_in_files_is_told_so_that_no_terminal_obeys_it(content: str) -> None:
+    loaded = load({"a.yaml": content.encode()})
+    told = (*loaded.errors, *loaded.ignored)
+    assert told
+    assert all(line.isprintable() for line in told)
 
 
 def test_what_means_nothing_here_is_told_once() -> None:
@@ -307,6 +324,11 @@ def _circle(path: Path) -> None:
     path.symlink_to(path.name)
 
 
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(os.path.relpath(path))
+
+
 @pytest.mark.parametrize(
     ("make", "error"),
     [
@@ -316,6 +338,12 @@ def _circle(path: Path) -> None:
         pytest.param(
             lambda path: (path.touch(), os.truncate(path, (64 << 20) + 1)), "at most 64 MiB", id="a huge file"
         ),
+        pytest.param(
+            lambda path: (path.touch(), os.truncate(path, 1 << 42)), "at most 64 MiB", id="a huge file without blocks"
+        ),
+        pytest.param(lambda path: path.symlink_to("/dev/zero"), "expected a regular file", id="a device"),
+        pytest.param(_socket, "expected a regular file", id="a socket"),
+        pytest.param(lambda path: path.symlink_to("/proc/self/mem"), "can't be read: Input/output", id="an I/O error"),
     ],
 )
 def test_a_file_that_cannot_be_read_keeps_what_it_said(tmp_path: Path, make: Callable[[Path], Any], error: str) -> None:
@@ -327,6 +355,73 @@ def test_a_file_that_cannot_be_read_keeps_what_it_said(tmp_path: Path, make: Cal
     found = look(str(tmp_path), first).loaded
     assert found.objects == services(a=80)
     assert [error in each and str(path) in each and "stays in force" in each for each in found.errors] == [True]
+
+
+def _turns_into_a_pipe(path: str | Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.stat
+
+    def swapped(what: Any, **options: Any) -> os.stat_result:
+        found = real(what, **options)
+        if what == str(path):
+            monkeypatch.undo()
+            os.unlink(what)
+            os.mkfifo(what)
+        return found
+
+    monkeypatch.setattr(os, "stat", swapped)
+
+
+def test_a_file_that_turns_into_a_pipe_under_our_eyes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.yaml").write_text(text("a"))
+    _turns_into_a_pipe(tmp_path / "a.yaml", monkeypatch)
+    assert "expected a regular file" in look(str(tmp_path)).loaded.errors[0]
+
+
+ODD_NAMES = [
+    pytest.param(b"a\nb.yaml", "a\\nb.yaml", id="a line's end"),
+    pytest.param(b"\x1b[31mred.yaml", "\\x1b[31mred.yaml", id="a terminal's command"),
+    pytest.param(b"\xc2\x9b31m.yaml", "\\x9b31m.yaml", id="a terminal's command of one byte"),
+    pytest.param("\u202elmay.yaml".encode(), "\\u202elmay.yaml", id="right to left"),
+    pytest.param(b"x" * 250 + b".yaml", "x" * 250 + ".yaml", id="as long as can be"),
+    pytest.param("中文 é.yaml".encode(), "中文 é.yaml", id="other letters"),
+]
+NOT_UTF8 = [
+    pytest.param(b"\xff\xfe.yaml", "\\xff\\xfe.yaml", id="no letter at all"),
+    pytest.param(b"caf\xe9.json", "caf\\xe9.json", id="Latin-1"),
+    pytest.param(b"\xed\xa0\x80.yml", "\\xed\\xa0\\x80.yml", id="a surrogate"),
+]
+
+
+@pytest.mark.parametrize(("name", "shown"), ODD_NAMES)
+@pytest.mark.parametrize("within", [False, True], ids=["file", "directory"])
+def test_an_odd_name_is_read_and_shown_so_that_nobody_obeys_it(
+    tmp_path: Path, name: bytes, shown: str, within: bool
+) -> None:
+    path = os.path.join(os.fsencode(tmp_path), name) + (b"/a.yaml" if within else b"")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    Path(os.fsdecode(path)).write_text(text("a"))
+    assert look(str(tmp_path)).loaded == Loaded(services(a=80))
+    Path(os.fsdecode(path)).write_text("kind: [")
+    (error,) = look(str(tmp_path)).loaded.errors
+    assert error.startswith(f"{tmp_path}/{shown}{'/a.yaml' if within else ''}: document 1, line 1: ")
+    assert error.isprintable()
+
+
+@pytest.mark.parametrize(("name", "shown"), NOT_UTF8)
+@pytest.mark.parametrize("within", [False, True], ids=["file", "directory"])
+@pytest.mark.parametrize("content", [text("b"), "kind: ["], ids=["whole", "broken"])
+def test_a_name_that_is_not_utf8_is_one_error(
+    tmp_path: Path, name: bytes, shown: str, within: bool, content: str
+) -> None:
+    edit(tmp_path / "a.yaml", text("a"))
+    path = os.path.join(os.fsencode(tmp_path), name) + (b"/b.yaml" if within else b"")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    Path(os.fsdecode(path)).write_text(content)
+    found = look(str(tmp_path))
+    where = f"{tmp_path}/{shown}{'/b.yaml' if within else ''}"
+    assert found.loaded == Loaded(services(a=80), (f"{where}: the name is not UTF-8: rename it; it is not read",))
+    assert look(str(tmp_path), found) is found
+    msgspec.json.encode(found.loaded.errors)
 
 
 def test_a_directory_that_cannot_be_read_keeps_what_it_held(tmp_path: Path) -> None:
@@ -590,6 +685,19 @@ async def test_without_file_events_the_clock_serves(
         edit(tmp_path / "a.yaml", text("a", 81))
         await seen.until(a=81)
     assert caplog.text.count("no file events (OS file watch limit reached): a look every 0.01 s instead") == 1
+
+
+@pytest.mark.parametrize("name", [*(each.values[0] for each in (*ODD_NAMES, *NOT_UTF8)), b"caf\xe9.txt"], ids=ascii)
+async def test_whatever_name_comes_the_watch_goes_on(tmp_path: Path, name: bytes) -> None:
+    odd = os.path.join(os.fsencode(tmp_path), name)
+    async with watched(tmp_path) as seen:
+        for port in (81, 82):  # again and again
+            edit(Path(os.fsdecode(odd)), "kind: [")
+            edit(tmp_path / "a.yaml", text("a", port))
+            await seen.until(a=port)
+        os.unlink(odd)
+        edit(tmp_path / "a.yaml", text("a", 83))
+        await seen.until(a=83)
 
 
 async def test_each_error_and_each_unknown_kind_is_logged_once(

@@ -52,11 +52,12 @@ def agent(*, config: Path) -> None:
     from podwire.cli.target import read
 
     right = read(config)  # before the agent's imports: a mistake is told at once
-    from podwire.agent import CannotStart, run
+    from podwire.agent import Ended, run
+    from podwire.preflight import CannotStart
 
     try:
         run(right)
-    except CannotStart as error:
+    except (CannotStart, Ended) as error:
         raise Failed(str(error), REFUSED) from None
 
 

@@ -5,10 +5,11 @@ on the order in which files came. A broken file is one error and changes nothing
 it is named first, by path and then by line.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from podwire.model.objects import Object, ObjectKey, Value
+from podwire.model.text import printable
 from podwire.sources.documents import Broken, Document, Place, read_documents
 from podwire.sources.fields import Invalid
 from podwire.sources.kube_objects import KINDS
@@ -34,7 +35,7 @@ class File(Value, frozen=True):
 
 
 class Loaded(Value, frozen=True):
-    """The objects of all files. `errors` and `ignored` are for people: sorted, each line once.
+    """The objects of all files. `errors` and `ignored` are for people: sorted, each line once, and printable.
 
     `ignored`: `apps/v1 Deployment` for a kind that isn't understood, `slice/default/a: …` for an object without
     meaning to the network.
@@ -97,7 +98,12 @@ def merge(files: Mapping[str, File], troubles: Mapping[str, str] | None = None) 
                 errors.append(f"{place}: {key} is already in {first}, which counts")
             elif value is not None:
                 objects[key] = value
-    return Loaded(objects, tuple(sorted(set(errors))), tuple(sorted(ignored)))
+    return Loaded(objects, _lines(errors), _lines(ignored))
+
+
+def _lines(texts: Iterable[str]) -> tuple[str, ...]:
+    """Names of files and what stands in them may hold anything."""
+    return tuple(sorted(set(map(printable, texts))))
 
 
 def load(texts: Mapping[str, bytes]) -> Loaded:

@@ -3,15 +3,17 @@
 Invariants: only files that changed are read again. A look depends on what is in the directory now and on the last
 look, never on which events came: an event only says that it is time to look, and without any a look comes every few
 seconds (a network file system has no events, and neither has a link above the directory). What can't be read stays
-as it was. Reading happens in a thread, so that the event loop keeps its turn.
+as it was. Whatever lies in the directory under whatever name costs no more than one error. Reading happens in a thread,
+so that the event loop keeps its turn.
 """
 
 import asyncio
 import logging
 import os
 import stat
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,21 +119,42 @@ def _manifests(directory: str, troubles: dict[str, str], entered: set[tuple[int,
 def _held(path: str, last: Held | None, stirred: bool) -> Held | None:
     """None: the file has gone meanwhile."""
     known = last.file if last else File()
+    if not _is_utf8(path):
+        return Held(None, broken_file(known, f"{path}: the name is not UTF-8: rename it; it is not read"))
+    wrong = f"{path}: expected a regular file of at most {LARGEST >> 20} MiB"
     try:
         status = os.stat(path)
         if last and _signature(status) == last.signature and not stirred:
             return last
-        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
-            wrong = f"{path}: expected a regular file of at most {LARGEST >> 20} MiB"
+        if not _is_fit(status):  # opening a device may do something
             return Held(_signature(status), broken_file(known, wrong))
-        with open(path, "rb") as opened:
-            signature = _signature(os.fstat(opened.fileno()))
-            text = opened.read()
+        with open(path, "rb", opener=_without_waiting) as opened:
+            status = os.fstat(opened.fileno())
+            text = opened.read(LARGEST + 1) if _is_fit(status) else None
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not os.path.islink(path):
             return None
         return Held(None, broken_file(known, f"{path}: can't be read: {error.strerror}"))
-    return Held(signature, read_file(path, text, known))
+    if text is None or len(text) > LARGEST:
+        return Held(_signature(status), broken_file(known, wrong))
+    return Held(_signature(status), read_file(path, text, known))
+
+
+def _is_utf8(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_fit(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A pipe in a file's place must not hold the look up."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _signature(status: os.stat_result) -> Signature:
@@ -159,9 +182,13 @@ class Manifests:
         await self._look(frozenset())
         return self.loaded.objects
 
-    async def run(self, submit: Callable[[Event], Awaitable[Any]]) -> None:
+    async def run(self, submit: Callable[[Event], Awaitable[Any]], known: bool = True) -> None:
         """Submits what changes, each batch once the last is done; and all of it once nothing is broken any more, where
-        something was at the listing. Never returns."""
+        something was at the listing. `known`: the objects of `listing` were submitted; else they are first. Never
+        returns."""
+        if not known:
+            objects = await self.listing()
+            await submit(Resync(ResyncReason.SOURCE_RECONNECTED, objects, whole=not self.loaded.errors))
         objects, whole = self.loaded.objects, not self.loaded.errors
         async with aclosing(self.watch()) as seen:
             async for loaded in seen:
@@ -187,7 +214,8 @@ class Manifests:
 
     async def _look(self, stirred: frozenset[str]) -> bool:
         before = self.loaded
-        self._found = await asyncio.to_thread(look, str(self.directory), self._found, stirred)
+        before_that, directory = self._found, str(self.directory)
+        self._found = await _in_thread(lambda: look(directory, before_that, stirred))
         _tell(before, self.loaded)
         return self.loaded != before
 
@@ -217,6 +245,10 @@ class Manifests:
             return
         except (OSError, RuntimeError) as error:  # RuntimeError: no inotify instance left
             log.warning("%s: no file events (%s): a look every %g s instead", anchor, error, self._look_seconds)
+        except Exception as error:  # the library's watch ends at an event of a file whose name is not UTF-8
+            log.warning("%s: the watch has ended, and begins anew: %s", anchor, _innermost(error))
+            await asyncio.sleep(LONGEST_MS / 1000)  # there may be such an event at every moment
+            return
         finally:
             turn.cancel()
             await asyncio.gather(turn, return_exceptions=True)
@@ -224,6 +256,38 @@ class Manifests:
         while True:
             await asyncio.sleep(self._look_seconds)
             yield frozenset()
+
+
+def _innermost(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return repr(error)
+
+
+async def _in_thread(work: Callable[[], Look]) -> Look:
+    """In a thread that does not hold up the end of the process, as asyncio's own do: a look may take a minute."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Look] = loop.create_future()
+
+    def report(error: BaseException | None, found: Look | None) -> None:
+        if answer.done():  # nobody waits any more
+            return
+        if error is not None:
+            answer.set_exception(error)
+        elif found is not None:
+            answer.set_result(found)
+
+    def run() -> None:
+        error, found = None, None
+        try:
+            found = work()
+        except Exception as raised:
+            error = raised
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(report, error, found)
+
+    threading.Thread(target=run, name="look", daemon=True).start()
+    return await answer
 
 
 def _anchor(directory: Path) -> tuple[Path, int, int]:

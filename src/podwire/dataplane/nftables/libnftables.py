@@ -17,7 +17,8 @@ class NftablesMissing(OSError):
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def load() -> ctypes.CDLL:
+    """Raises NftablesMissing."""
     try:
         library = ctypes.CDLL("libnftables.so.1")
     except OSError as error:
@@ -33,7 +34,7 @@ _kept = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 def run(commands: str) -> str:
     """Runs the commands; answers the error, "" for none. Raises NftablesMissing."""
     global _kept
-    library = _library()
+    library = load()
     os.close(_kept)  # its number is the lowest that is free: the library's socket gets it
     context = ctypes.c_void_p(library.nft_ctx_new(0))
     library.nft_ctx_buffer_error(context)
