@@ -19,11 +19,13 @@ from types import MappingProxyType
 from typing import Any
 
 from grpc import aio  # type: ignore[import-untyped]
+from msgspec.structs import replace
 
 from podwire import admin, preflight, views
+from podwire.cni import mark
 from podwire.config import Config
 from podwire.controller.difference import Scope
-from podwire.controller.events import Restored, Resync, ResyncReason, Shutdown
+from podwire.controller.events import Resync, ResyncReason, Shutdown
 from podwire.controller.loop import Controller
 from podwire.controller.transaction import Capability, Transaction
 from podwire.dataplane.linux import rebuild
@@ -85,7 +87,7 @@ class Agent:
             raise CannotStart(str(error)) from error
         self.linux, self.nftables = Linux(self.collect_later), NFTables()
         self.drivers = (self.store, self.linux, self.nftables)  # the order of every transaction
-        mtu = config.mtu if config.mtu is not None else default_route_mtu()
+        mtu = config.mtu if config.mtu is not None else default_route_mtu() or self.store.pod_mtu()
         local = Local(config.node_name, mtu, config.service_cidrs)
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
         self.manifests = Manifests(config.manifests) if config.manifests is not None else None
@@ -95,33 +97,35 @@ class Agent:
     def restore(self) -> None:
         """The first event: what the store remembers. Raises CannotStart."""
         try:
-            attachments, cursors = self.store.restored()
+            restored = self.store.restored()
             if self.store.fresh:
-                attachments = rebuild.attachments(self.linux.read(Scope(None, frozenset())))
+                living = rebuild.attachments(self.linux.read(Scope(None, frozenset())))
+                restored = replace(restored, attachments=living)
         except OSError as error:
             raise CannotStart(str(error)) from error
-        if self.store.fresh and attachments:
-            log.warning(
-                "the store is new, and %d pods live: what it should know is taken from the kernel", len(attachments)
-            )
-        self.controller.submit(Restored(attachments, cursors))
+        count = len(restored.attachments)
+        if self.store.fresh and count:
+            log.warning("the store is new, and %d pods live: what it should know is taken from the kernel", count)
+        self.controller.submit(restored)
 
     def not_ready(self) -> str | None:
-        """Why no pod can be attached; None: the node is ready."""
-        now = self.controller.snapshot
-        if self.controller.unsynced:
-            return f"not yet in sync: {', '.join(sorted(self.controller.unsynced))}"
-        if self.kubernetes is not None and not now.whole:
+        """Why the node does not follow the cluster, or can attach no pod; None: it is ready. Pods come and go before
+        that: STATUS (`cni_server.status`) is content with what an earlier agent was told."""
+        if self.kubernetes is not None and not self.controller.snapshot.whole:
             return "; ".join(("Kubernetes API not yet listed", *self.kubernetes.errors[:1]))
-        if not now.node.pod_cidrs:
-            return f"node {now.local.name} has no spec.podCIDRs"
-        if now.local.mtu == 0:
-            return "the MTU of pods is not known: there is no default route, and no mtu is set"
-        return None
+        why = cni_server.status(self.controller)
+        return None if why is None else why.text
 
     async def until_ready(self) -> None:
         while self.not_ready() is not None:
             await self.controller.next_record()
+
+    async def leave_mark(self) -> None:
+        """Once a pod can be attached, for the plugin to know while no agent answers. Raises OSError; never returns."""
+        while cni_server.status(self.controller) is not None:
+            await self.controller.next_record()
+        mark.leave(self.config.ready_mark)
+        await asyncio.get_running_loop().create_future()
 
     async def listing(self) -> tuple[Mapping[ObjectKey, Object] | None, bool]:
         """The cluster's objects as the sources know them at the start, and whether these are all."""
@@ -213,7 +217,7 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
     if config.metrics_listen is not None:
         monitored = await admin.serve_monitors(*config.metrics_listen, controller, agent.facts)
         stack.push_async_callback(monitored.cleanup)
-    server = await cni_server.serve(config.cni_socket, config.spool, controller, agent.not_ready)
+    server = await cni_server.serve(config.cni_socket, config.spool, controller)
     stack.push_async_callback(server.stop, 1.0)
     tasks.essential("the CNI server", _served(server))
     files = (config.state_dir, config.database, config.lock, config.cni_socket, config.admin_socket)
@@ -252,6 +256,7 @@ def _api(config: Config) -> Api | None:
 def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
     """What goes on beside the controller. `listed`: the sources' objects are in the snapshot."""
     submit, manifests, kubernetes, api = agent.controller.submit, agent.manifests, agent.kubernetes, agent.api
+    tasks.keep("the mark for the CNI plugin", lambda _: agent.leave_mark())
     if manifests is not None:
         tasks.keep("the watch of the manifests", lambda again: manifests.run(submit, not again))
     if kubernetes is not None:

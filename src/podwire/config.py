@@ -76,6 +76,11 @@ class Config(Struct, frozen=True):
         return self.state_dir / "spool"
 
     @property
+    def ready_mark(self) -> Path:
+        """That the agent could attach pods since the node's boot: the CNI plugin looks while no agent answers."""
+        return self.state_dir / "ready"
+
+    @property
     def lock(self) -> Path:
         return self.state_dir / "lock"
 

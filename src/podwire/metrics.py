@@ -47,7 +47,7 @@ def states(now: Snapshot, services: Iterable[ServiceKey]) -> Counter[FrontendSta
 
 def families(seen: StatusView, states: Mapping[FrontendState, int], tally: Tally) -> Iterator[Metric]:
     yield InfoMetricFamily("podwire_build", "The agent's version.", {"version": seen.version})
-    yield _gauge("podwire_ready", "Whether pods can be attached.", seen.ready)
+    yield _gauge("podwire_ready", "Whether the cluster is followed, and pods can be attached.", seen.ready)
     yield _gauge("podwire_attachments", "Pod interfaces on this node.", seen.counts["attachments"])
     yield _gauge("podwire_services", "Services that the agent knows.", seen.counts["services"])
     blocks = GaugeMetricFamily(

@@ -118,10 +118,14 @@ class Admin:
             return answer
 
     async def ready(self) -> None:
-        """Asked until it is: nothing but asking tells."""
+        """Asked until it is, and has made its own objects, the last of which is its slice: nothing but asking tells."""
+        for path in ("/readyz", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes"):
+            await self._answers(path)
+
+    async def _answers(self, path: str) -> None:
         while True:
             try:
-                async with self._session.get(f"{self._server}/readyz", ssl=self._tls) as got:
+                async with self._session.get(self._server + path, ssl=self._tls) as got:
                     if got.status == 200:
                         return
             except aiohttp.ClientError:

@@ -96,12 +96,6 @@ def test_agents_are_killed_while_the_control_plane_is_down(it: Cluster, whole_ag
     begin_anew(it)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="without an agent STATUS fails, so kubelet calls the node NotReady, and Kubernetes may take all its pods "
-    "out of their Services, though they live and are reached: a node whose agent was ready once would have to stay "
-    "ready",
-)
 def test_a_node_stays_ready_while_its_agent_is_away(it: Cluster, whole_again: None) -> None:
     with traffic(it) as flows:
         for node in it.nodes:

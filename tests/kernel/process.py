@@ -29,6 +29,7 @@ class AgentProcess:
     def __init__(self, directory: Path, node: str = "one", manifests: Path | None = None) -> None:
         self.directory, self.state = directory, directory / "state"
         self.socket, self.spool, self.log = self.state / "cni.sock", self.state / "spool", directory / "agent.log"
+        self.ready = self.state / "ready"
         self.config = directory / "agent.toml"
         if manifests is None:
             manifests = directory / "manifests"

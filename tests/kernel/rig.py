@@ -184,7 +184,7 @@ def dump() -> str:
     parts = [sh("nft", "list", kind, family, "podwire", name) for family in ("ip", "ip6") for kind, name in maps]
     parts.append(" ".join(line.split(":")[1] for line in sh("ip", "-o", "link").splitlines()))
     parts += [sh("ip", *what) for what in (("-4", "route"), ("-6", "route"), ("neigh", "show", "nud", "permanent"))]
-    return "\n".join(parts)
+    return "\n".join(parts).replace(" linkdown", "")  # the kernel tells of a new link's carrier in its own time
 
 
 def in_space(space: Space | None, family: socket.AddressFamily, kind: socket.SocketKind) -> socket.socket:

@@ -5,15 +5,20 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from podwire import agent as agent_module
 from podwire.agent import Agent, running
+from podwire.cni import mark
+from podwire.cni.errors import ErrorCode
 from podwire.config import Config, Kubernetes
-from podwire.controller.events import AddPod, DeletePod
+from podwire.controller.events import AddPod, DeletePod, Refusal
 from podwire.controller.history import Record
 from podwire.controller.transaction import Result
+from podwire.model.addresses import parse_address, parse_prefix
 from podwire.model.objects import AttachmentKey, PodKey
 from podwire.preflight import CannotStart
+from podwire.sources.cni_server import status
 from tests.kernel.rig import MakeSpace, Space, ask, respond, sh
 from tests.unit.kube_fake import FakeApi, namespace, node, service, service_cidr, slice_
 
@@ -90,8 +95,6 @@ async def test_a_start_without_the_api_keeps_what_is_there_and_its_return_writes
         assert reason.startswith("Kubernetes API not yet listed; Kubernetes API: http://127.0.0.1:")
         assert agent.facts().source_errors[0] in reason
         assert agent.controller.unsynced == frozenset()
-        refused = await place.add(agent, "b", late)
-        assert refused.error == "node one has no spec.podCIDRs yet"
         async with fake.served(place.port):
             await ended(agent, "Resync source reconnected")
             await agent.until_ready()
@@ -100,6 +103,51 @@ async def test_a_start_without_the_api_keeps_what_is_there_and_its_return_writes
             assert (await place.add(agent, "b", late)).error is None
             assert ask(late, "10.96.0.10").startswith("a ")
             assert await agent.controller.verify() == {}
+
+
+async def test_pods_come_and_go_while_no_api_answers(place: Place) -> None:
+    """A start remembers its node's blocks, its MTU and the service ranges; what the API says later wins."""
+    fake, pods = cluster(), {name: place.make_space(name) for name in "abc"}
+    respond(pods["a"], "a")
+    first = structs.replace(place.config, mtu=1400)
+    async with fake.served(place.port), running(first) as agent:
+        await agent.until_ready()
+        assert (await place.add(agent, "a", pods["a"])).error is None
+    async with running(structs.replace(first, mtu=None)) as agent:  # there is no default route to tell it
+        assert agent.controller.snapshot.local.mtu == 1400
+        assert status(agent.controller) is None
+        assert agent.not_ready() is not None  # for a rollout: the cluster is not followed
+        assert (await place.add(agent, "b", pods["b"])).error is None
+        assert ask(pods["b"], "10.96.0.10").startswith("a ")
+        assert ask(pods["b"], "10.96.0.11") == "ConnectionRefusedError"
+        deleted = await agent.controller.submit(DeletePod(AttachmentKey("sandbox-a", "eth0")))
+        assert deleted.error is None
+        assert await agent.controller.verify() == {}
+        fake.put("nodes", node("one", "10.1.9.0/24"))
+        async with fake.served(place.port):
+            await ended(agent, "Resync source reconnected")
+            await agent.until_ready()
+            assert (await place.add(agent, "c", pods["c"])).error is None
+            held = agent.controller.snapshot.attachments[AttachmentKey("sandbox-c", "eth0")]
+            assert held.addresses == (parse_address("10.1.9.2"),)
+            assert await agent.controller.verify() == {}
+    async with running(first) as agent:
+        assert agent.controller.snapshot.node.pod_cidrs == (parse_prefix("10.1.9.0/24"),)
+        assert writes(agent) == 0
+
+
+async def test_a_first_start_without_an_api_knows_nothing(place: Place) -> None:
+    async with running(place.config) as agent:
+        why = status(agent.controller)
+        assert why is not None
+        assert (why.code, why.text) == (ErrorCode.NOT_AVAILABLE, "node one has no spec.podCIDRs yet")
+        refused = await place.add(agent, "a", place.make_space("a"))
+        assert (refused.error, refused.refusal) == (why.text, Refusal.NOT_READY)
+        assert not place.config.ready_mark.exists()
+        async with cluster().served(place.port):
+            await ended(agent, "Resync source reconnected")
+        # The last event woke whoever leaves the mark, before this.
+        assert place.config.ready_mark.read_bytes() == mark.present()
 
 
 async def test_what_went_while_the_api_was_away_is_swept_once_all_is_listed(place: Place) -> None:
@@ -142,7 +190,7 @@ async def test_the_node_s_condition_is_set_once_pods_can_be_attached(place: Plac
     fake = FakeApi()
     async with fake.served(place.port), running(place.config) as agent:
         await fake.all_watched()
-        assert agent.not_ready() == "node one has no spec.podCIDRs"
+        assert agent.not_ready() == "node one has no spec.podCIDRs yet"
         assert fake.conditions == []
         fake.put("nodes", node("one", "10.1.1.0/24"))
         await fake.until(lambda: bool(fake.conditions))

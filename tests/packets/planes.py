@@ -60,7 +60,7 @@ class Podwire:
         home = self._directory / node.name
         home.mkdir()
         agent = self._agents[node.name] = AgentProcess(home, node.name, self._manifests)
-        self._plugins[node.name] = install(home / "bin", agent.socket, agent.spool, sys.executable)
+        self._plugins[node.name] = install(home / "bin", agent.socket, agent.spool, agent.ready, sys.executable)
         with entered(self._topology.space(node)):
             agent.start()
 

@@ -39,6 +39,7 @@ class Fake:
         self.failing: dict[type[Event], str] = {}
         self.drift: dict[str, Difference] = {}
         self.bug: Exception | None = None
+        self.unsynced: frozenset[str] = frozenset()
 
     def submit(self, event: Event) -> asyncio.Future[Result]:
         if self.bug is not None:
@@ -74,10 +75,9 @@ class Served:
     def __init__(self, directory: Path) -> None:
         self.controller = Fake()
         self.socket, self.spool = directory / "cni.sock", directory / "spool"
-        self.reason: str | None = None
 
     async def start(self) -> aio.Server:
-        return await cni_server.serve(self.socket, self.spool, self.controller, lambda: self.reason)
+        return await cni_server.serve(self.socket, self.spool, self.controller)
 
     async def call(self, body: bytes) -> tuple[int, Any]:
         """Exit code and what was printed."""
@@ -208,11 +208,42 @@ async def test_a_failed_del_is_never_taken_for_one_of_something_gone(served: Ser
 # --- the node ----------------------------------------------------------------------------------
 
 
-async def test_status_is_what_the_agent_says_of_itself(served: Served) -> None:
+async def test_status_succeeds_exactly_while_an_add_would(served: Served) -> None:
     assert await served.ask("STATUS") == (0, None)
-    served.reason = "the first resync has not ended"
+    assert (await served.ask("ADD"))[0] == 0
     code, said = await served.ask("STATUS")
-    assert (code, said["code"], said["msg"]) == (1, 50, "the first resync has not ended")
+    assert (code, said["code"], said["msg"]) == (1, 50, "no address is free in 10.1.0.0/30: all 1 are in use")
+    code, refused = await served.ask("ADD", CNI_CONTAINERID="c2")
+    assert (code, refused["code"], refused["msg"]) == (1, 11, said["msg"])
+    assert (await served.ask("DEL"))[0] == 0
+    assert await served.ask("STATUS") == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "unsynced", "code", "says"),
+    [
+        pytest.param(Snapshot(Local("one", mtu=1450)), (), 50, "node one has no spec.podCIDRs yet", id="no blocks"),
+        pytest.param(
+            Snapshot(Local("one"), nodes=READY.nodes), (), 50, "the MTU of node one is not known: no", id="no MTU"
+        ),
+        pytest.param(
+            READY, ("nftables", "linux"), 51, "not yet in sync: linux, nftables", id="pods that live lack something too"
+        ),
+    ],
+)
+async def test_status_says_why_not(
+    served: Served, snapshot: Snapshot, unsynced: tuple[str, ...], code: int, says: str
+) -> None:
+    served.controller.snapshot, served.controller.unsynced = snapshot, frozenset(unsynced)
+    exit_code, said = await served.ask("STATUS")
+    assert (exit_code, said["code"]) == (1, code)
+    assert said["msg"].startswith(says)
+
+
+async def test_status_does_not_wait_for_the_clusters_objects(served: Served) -> None:
+    """What an earlier agent was told is enough (`Restored`)."""
+    assert not served.controller.snapshot.whole
+    assert await served.ask("STATUS") == (0, None)
 
 
 async def test_version(served: Served) -> None:

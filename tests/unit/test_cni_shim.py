@@ -17,7 +17,7 @@ from grpc import aio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwire.cni import shim
+from podwire.cni import mark, shim
 from podwire.cni.cni_pb2 import CniReply, CniRequest
 from podwire.sources.cni_spool import spooled
 
@@ -56,11 +56,16 @@ class Installed(NamedTuple):
         return self.directory / "spool"
 
     @property
+    def ready(self) -> Path:
+        return self.directory / "ready"
+
+    @property
     def settings(self) -> Path:
         return self.directory / "podwire.conf"
 
     def configure(self, *lines: str) -> None:
-        self.settings.write_text("\n".join((f"socket={self.socket}", f"spool={self.spool}", *lines)) + "\n")
+        own = (f"socket={self.socket}", f"spool={self.spool}", f"ready={self.ready}")
+        self.settings.write_text("\n".join((*own, *lines)) + "\n")
 
     async def run(
         self, command: str, stdin: bytes = CONFIG, *interpreter: str | Path, plugin: Path | None = None
@@ -380,7 +385,7 @@ def down(installed: Installed, request: pytest.FixtureRequest) -> Installed:
         ("ADD", 11, "try again later"),
         ("CHECK", 11, "try again later"),
         ("GC", 11, "try again later"),
-        ("STATUS", 50, "no pod can be attached"),
+        ("STATUS", 50, "has not been ready since this node's boot"),
         ("add", 4, "CNI_COMMAND: expected one of"),
         ("", 4, "CNI_COMMAND: expected one of"),
     ],
@@ -392,6 +397,63 @@ async def test_without_an_agent(down: Installed, command: str, code: int, words:
     assert said.keys() == {"cniVersion", "code", "msg", "details"}
     assert (said["cniVersion"], said["code"]) == ("1.0.0", code)
     assert words in said["msg"]
+
+
+async def test_without_an_agent_status_succeeds_where_it_was_ready_since_the_boot(down: Installed) -> None:
+    mark.leave(down.ready)
+    assert await down.run("STATUS") == Answer(0, b"", b"")
+    assert (await down.run("ADD")).said["code"] == 11
+
+
+@pytest.mark.parametrize(
+    "then_close", [pytest.param(False, id="never answers"), pytest.param(True, id="dies before the answer")]
+)
+async def test_an_agent_that_does_not_answer_is_away(installed: Installed, then_close: bool) -> None:
+    installed.configure("status_seconds=0.5")
+    mark.leave(installed.ready)
+    async with raw_agent(installed.socket, b"", then_close):
+        assert await installed.run("STATUS") == Answer(0, b"", b"")
+
+
+BOOT_ID, _, NAMESPACE = mark.present().partition(b"\n")
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param(b"00000000-0000-0000-0000-000000000000\n" + NAMESPACE, id="of an earlier boot"),
+        pytest.param(BOOT_ID + b"\nnet:[1]\n", id="of another network namespace"),
+        pytest.param(BOOT_ID + b"\n", id="half of it"),
+        pytest.param(b"", id="empty"),
+        pytest.param(None, id="a directory"),
+    ],
+)
+async def test_another_mark_is_none(down: Installed, left: bytes | None) -> None:
+    if left is None:
+        down.ready.mkdir()
+    else:
+        down.ready.write_bytes(left)
+    assert (await down.run("STATUS")).said["code"] == 50
+
+
+async def test_an_agent_that_answers_has_the_last_word(installed: Installed) -> None:
+    async def handler(_body: bytes, _context: Any) -> bytes:
+        return reply(b'{"code":50}', 1)
+
+    mark.leave(installed.ready)
+    async with agent(installed.socket, handler):
+        assert await installed.run("STATUS") == Answer(1, b'{"code":50}', b"")
+
+
+def test_a_mark_is_written_once_for_a_boot(tmp_path: Path) -> None:
+    path = tmp_path / "ready"
+    path.write_bytes(b"of an earlier boot")
+    mark.leave(path)
+    first = path.stat()
+    mark.leave(path)
+    assert path.read_bytes() == mark.present()
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 async def test_without_an_agent_versions_are_known(down: Installed) -> None:

@@ -31,12 +31,13 @@ def test_every_key_is_read() -> None:
 
 def test_all_paths_lie_in_the_state_directory() -> None:
     config = parse_config('node_name = "one"\nstate_dir = "/s/./x/../n1/"\n', "f")
-    paths = (config.database, config.cni_socket, config.admin_socket, config.spool, config.lock)
+    paths = (config.database, config.cni_socket, config.admin_socket, config.spool, config.ready_mark, config.lock)
     assert [str(path) for path in paths] == [
         "/s/n1/podwire.db",
         "/s/n1/cni.sock",
         "/s/n1/admin.sock",
         "/s/n1/spool",
+        "/s/n1/ready",
         "/s/n1/lock",
     ]
 

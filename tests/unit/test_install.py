@@ -9,6 +9,8 @@ import pytest
 
 from podwire.cni.install import NoPython, configure, find_python, install
 
+STATE = (Path("/state/cni.sock"), Path("/state/spool"), Path("/state/ready"))
+
 
 @pytest.mark.parametrize(
     ("programs", "found"),
@@ -40,13 +42,15 @@ def test_no_directory_is_no_python(tmp_path: Path) -> None:
 
 
 def test_files_appear_whole_and_the_configuration_is_for_old_and_new_runtimes(tmp_path: Path) -> None:
-    plugin = install(tmp_path / "bin", Path("/state/cni.sock"), Path("/state/spool"), "/usr/bin/python3.11")
+    plugin = install(tmp_path / "bin", *STATE, "/usr/bin/python3.11")
     conflist = configure(tmp_path / "net.d")
     assert sorted(os.listdir(tmp_path / "bin")) == ["podwire", "podwire.conf", "podwire.py"]
     assert os.listdir(tmp_path / "net.d") == ["10-podwire.conflist"]
     assert plugin.read_text().startswith("#!/usr/bin/python3.11 -IS\n")
     assert stat.S_IMODE(plugin.stat().st_mode) == 0o755
-    assert (tmp_path / "bin" / "podwire.conf").read_text() == "socket=/state/cni.sock\nspool=/state/spool\n"
+    assert (
+        tmp_path / "bin" / "podwire.conf"
+    ).read_text() == "socket=/state/cni.sock\nspool=/state/spool\nready=/state/ready\n"
     assert json.loads(conflist.read_text()) == {
         "cniVersion": "1.0.0",
         "cniVersions": ["0.4.0", "1.0.0", "1.1.0"],
@@ -57,7 +61,7 @@ def test_files_appear_whole_and_the_configuration_is_for_old_and_new_runtimes(tm
 
 def test_again_over_what_is_there(tmp_path: Path) -> None:
     for interpreter in ("/usr/bin/python3.11", "/usr/bin/python3.12"):
-        plugin = install(tmp_path, Path("/state/cni.sock"), Path("/state/spool"), interpreter)
+        plugin = install(tmp_path, *STATE, interpreter)
         configure(tmp_path)
     assert plugin.read_text().startswith("#!/usr/bin/python3.12 -IS\n")
     assert len(os.listdir(tmp_path)) == 4

@@ -33,7 +33,7 @@ def install(
     right = read(config)
     try:
         interpreter = find_python(programs, _PROGRAMS)
-        plugin = install_plugin(bin_dir, right.cni_socket, right.spool, interpreter)
+        plugin = install_plugin(bin_dir, right.cni_socket, right.spool, right.ready_mark, interpreter)
         conflist = configure(conf_dir)
     except NoPython as error:
         raise Failed(str(error), REFUSED) from None

@@ -24,6 +24,7 @@ class ErrorCode(IntEnum):
     INVALID_CONFIG = 7
     TRY_AGAIN_LATER = 11
     NOT_AVAILABLE = 50
+    LIMITED_CONNECTIVITY = 51
     DIFFERS = 100
     INTERNAL = 999
 

@@ -24,14 +24,17 @@ class NoPython(Exception):
     """The node has none that the plugin could run with; one line says where it was looked for."""
 
 
-def install(directory: Path, socket: Path, spool: Path, interpreter: str = "/usr/bin/env -S python3") -> Path:
-    """The plugin's path. `interpreter` is a Python (3.11 or later) as the runtime finds it; the full path of one is
-    half a millisecond quicker at each call. Raises OSError."""
+def install(
+    directory: Path, socket: Path, spool: Path, ready: Path, interpreter: str = "/usr/bin/env -S python3"
+) -> Path:
+    """The plugin's path. `socket`, `spool` and `ready` (the mark that the agent was ready) are the agent's;
+    `interpreter` is a Python (3.11 or later) as the runtime finds it; the full path of one is half a millisecond
+    quicker at each call. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     plugin = directory / PLUGIN
     launcher = (_HERE / "launcher.py").read_text(encoding="utf-8").partition("\n")[2]
     _place(directory / f"{PLUGIN}.py", (_HERE / "shim.py").read_text(encoding="utf-8"), 0o644)
-    _place(directory / f"{PLUGIN}.conf", f"socket={socket}\nspool={spool}\n", 0o644)
+    _place(directory / f"{PLUGIN}.conf", f"socket={socket}\nspool={spool}\nready={ready}\n", 0o644)
     _place(plugin, f"#!{interpreter} -IS\n{launcher}", 0o755)
     return plugin
 

@@ -3,9 +3,10 @@
 
 Invariants: nothing is parsed here that the agent can parse. Only what Python has loaded already, and _socket, is
 imported: json or socket would double the time of every call. An answer counts only when a whole message came with the
-end of its stream; anything else is "no agent". Then VERSION is answered, STATUS is 50, DEL is written durably into the
-spool, and all else is 11, "try again later" (CNI spec 1.1.0, section 5). The file beside the plugin,
-<its path>.conf, says `socket=PATH` and `spool=PATH`, and may set limits, such as `add_seconds=20`.
+end of its stream; anything else is "no agent". Then VERSION is answered, DEL is written durably into the spool, STATUS
+succeeds where the agent was ready since the node's boot and is 50 where it was not, and all else is 11, "try again
+later" (CNI spec 1.1.0, section 5). The file beside the plugin, <its path>.conf, says `socket=PATH`, `spool=PATH` and
+`ready=PATH` (the mark that the agent leaves), and may set limits, such as `add_seconds=20`.
 """
 
 import posix
@@ -20,6 +21,7 @@ VERSIONS = ("0.4.0", "1.0.0", "1.1.0")
 COMMANDS = ("ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION")
 SECONDS = {"DEL": 3.0, "STATUS": 2.0, "VERSION": 1.0}
 SECONDS_OF_OTHERS = 50.0
+BOOT_ID, NAMESPACE = "/proc/sys/kernel/random/boot_id", "/proc/self/ns/net"
 
 # HTTP/2 (RFC 9113): types of frames, flags, and what a client says first.
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
@@ -39,7 +41,7 @@ def main() -> None:
         seconds = float(settings.get(command.lower() + "_seconds") or SECONDS.get(command, SECONDS_OF_OTHERS))
         stdout, code = reply(call(settings["socket"], request, monotonic() + seconds))
     except Exception as error:  # whatever it is, the runtime gets an answer that it can read
-        stdout, code = alone(command, stdin, request, settings.get("spool"), str(error) or repr(error))
+        stdout, code = alone(command, stdin, request, settings, str(error) or repr(error))
     write(1, stdout)
     posix._exit(code)
 
@@ -48,7 +50,7 @@ def read_settings(path: str) -> dict[str, str]:
     """From beside the plugin as it was called, else from beside what that links to."""
     while True:
         try:
-            file = posix.open(path + ".conf", posix.O_RDONLY | posix.O_CLOEXEC)
+            lines = content(path + ".conf").decode().splitlines()
             break
         except FileNotFoundError as missing:
             try:
@@ -56,7 +58,6 @@ def read_settings(path: str) -> dict[str, str]:
             except OSError:
                 raise missing from None
             path = target if target.startswith("/") else path[: path.rfind("/") + 1] + target
-    lines = b"".join(iter(lambda: posix.read(file, 65_536), b"")).decode().splitlines()
     settings = {
         name.strip(): value.strip() for name, equals, value in (line.partition("=") for line in lines) if equals
     }
@@ -64,6 +65,11 @@ def read_settings(path: str) -> dict[str, str]:
         if not settings.get(name, "").startswith("/"):
             raise ValueError(f"{path}.conf: expected a line {name}=/PATH")
     return settings
+
+
+def content(path: str) -> bytes:
+    file = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    return b"".join(iter(lambda: posix.read(file, 65_536), b""))
 
 
 def write(file: int, data: bytes) -> None:
@@ -201,9 +207,9 @@ def reply(message: bytes) -> tuple[bytes, int]:
 # --- without an agent --------------------------------------------------------------------------
 
 
-def alone(command: str, stdin: bytes, request: bytes, spool: str | None, reason: str) -> tuple[bytes, int]:
+def alone(command: str, stdin: bytes, request: bytes, settings: dict[str, str], reason: str) -> tuple[bytes, int]:
     """What to print, and the exit code."""
-    version = version_of(stdin)
+    version, spool = version_of(stdin), settings.get("spool")
     if command == "VERSION":
         listed = ",".join(map(quote, VERSIONS))
         return f'{{"cniVersion":{quote(version)},"supportedVersions":[{listed}]}}\n'.encode(), 0
@@ -213,13 +219,23 @@ def alone(command: str, stdin: bytes, request: bytes, spool: str | None, reason:
             return b"", 0
         except OSError as error:
             reason += f"; and the spool {spool} can't be written: {error}"
+    if command == "STATUS" and was_ready(settings.get("ready", "")):
+        return b"", 0
     code, text = 11, "podwire's agent on this node does not answer: try again later"
     if command == "STATUS":
-        code, text = 50, "podwire's agent on this node does not answer: no pod can be attached"
+        code, text = 50, "podwire's agent has not been ready since this node's boot: no pod can be attached"
     elif command not in COMMANDS:
         code, text = 4, f"CNI_COMMAND: expected one of {', '.join(COMMANDS)}; found {command!r}"
     start = f'{{"cniVersion":{quote(version)},"code":{code}'
     return f'{start},"msg":{quote(text)},"details":{quote(reason)}}}\n'.encode(), 1
+
+
+def was_ready(mark: str) -> bool:
+    """Whether the agent left its mark since this boot, in this network namespace (mark.py)."""
+    try:
+        return content(mark) == content(BOOT_ID) + posix.readlink(NAMESPACE).encode() + b"\n"
+    except OSError:
+        return False
 
 
 def leave(spool: str, request: bytes) -> None:

@@ -133,10 +133,12 @@ class Shutdown(Event, frozen=True):
 
 
 class Restored(Event, frozen=True):
-    """What the store held at a start. Unconfirmed attachments were never answered: they are released."""
+    """What the store held at a start. Unconfirmed attachments were never answered: they are released. `objects` are
+    this node and the service ranges as the cluster knew them last: a list of all objects takes their place."""
 
     attachments: Mapping[AttachmentKey, Attachment]
     cursors: Mapping[Prefix, int]
+    objects: Mapping[ObjectKey, Object] = {}
 
     def __str__(self) -> str:
         return f"Restored {len(self.attachments)} attachments"

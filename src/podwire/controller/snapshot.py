@@ -34,6 +34,8 @@ from podwire.model.objects import (
     SliceKey,
 )
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
+from podwire.nodes.own import remembered
+from podwire.pods.readiness import obstacle
 from podwire.pods.wiring import interface_name
 from podwire.services.frontends import Claim, claims_of
 
@@ -65,12 +67,14 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
             return _change(now, changes)
         case e.Resync(_, objects, whole):
             if objects is not None:
-                now = replace(_list(now, objects.items()), whole=whole)
+                listed = objects if whole else {**remembered(now), **objects}
+                now = replace(_list(now, listed.items()), whole=whole)
             return now, EVERYTHING
-        case e.Restored(attachments, cursors):
+        case e.Restored(attachments, cursors, objects):
             for key, attachment in attachments.items():
                 if attachment.confirmed:
                     now = _hold(now, key, attachment)
+            now, _ = _change(now, objects.items())
             return replace(now, cursors=Map(cursors)), NOTHING
         case e.Reported(driver, outcomes):
             return _report(now, driver, outcomes.items()), NOTHING
@@ -86,19 +90,14 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
     before = now.attachments.get(event.key)
     if before is not None:  # a repeated ADD keeps its addresses and its confirmation
         return _hold(now, event.key, replace(before, pod=event.pod, netns=event.netns))
-    node = now.local.name
-    if not now.node.pod_cidrs:
-        raise e.Refused(e.Refusal.NOT_READY, f"node {node} has no spec.podCIDRs yet")
-    if now.local.mtu == 0:
-        raise e.Refused(e.Refusal.NOT_READY, f"the MTU of node {node} is not known: no default route, and no mtu set")
+    why = obstacle(now)
+    if why is not None:
+        raise e.Refused(e.Refusal.EXHAUSTED if why.exhausted else e.Refusal.NOT_READY, why.text)
     addresses: list[Address] = []
     cursors = now.cursors
     for block in now.node.pod_cidrs:
         free = blocks.next_free(block, now.ledger, cursors.get(block, 0))
-        if free is None:
-            raise e.Refused(
-                e.Refusal.EXHAUSTED, f"no address is free in {block}: all {blocks.capacity(block)} are in use"
-            )
+        assert free is not None
         addresses.append(free[0])
         cursors = cursors.set(block, free[1])
     for old in set(cursors) - set(now.node.pod_cidrs):
@@ -218,7 +217,7 @@ def _put_node(now: Snapshot, key: NodeKey, node: Node | None) -> tuple[Snapshot,
 def _put_service_cidr(now: Snapshot, key: ServiceCIDRKey, cidr: ServiceCIDR | None) -> tuple[Snapshot, Touched]:
     before = now.service_ranges
     now = replace(now, service_cidrs=_set(now.service_cidrs, key, cidr))
-    return now, Touched(services=frozenset(_moved(now, before)), ranges=now.service_ranges != before)
+    return now, Touched(services=frozenset(_moved(now, before)), ranges=True)
 
 
 def _moved(now: Snapshot, before: tuple[Prefix, ...]) -> set[ServiceKey]:

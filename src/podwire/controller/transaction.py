@@ -136,7 +136,8 @@ class Transaction:
         found: dict[str, Difference] = {}
         for driver in self.drivers:
             mine = wanted.get(driver.name, {})
-            found[driver.name] = difference(mine, driver.read(scope_of(mine, everything=True)), driver.place)
+            scope = scope_of(mine, everything=True)
+            found[driver.name] = _due(now, scope, difference(mine, driver.read(scope), driver.place))
         return found
 
     def _scopes(self, event: Event, parts: Iterable[Desired], touched: Touched | None) -> dict[str, Scope]:

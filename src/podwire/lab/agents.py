@@ -26,7 +26,7 @@ PATIENCE = 60.0
 def prepare(lab: Lab, node: str) -> NodePaths:
     """The node's files: its plugin, and the agent's configuration. Raises OSError."""
     paths = lab.node(node)
-    install(paths.bin, paths.cni_socket, paths.spool, sys.executable)
+    install(paths.bin, paths.cni_socket, paths.spool, paths.ready_mark, sys.executable)
     ranges = [str(range_) for range_ in SERVICE_RANGES.values()]
     # JSON's strings, lists and numbers are TOML's too.
     settings = {

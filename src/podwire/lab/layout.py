@@ -63,6 +63,10 @@ class NodePaths(Struct, frozen=True):
     def spool(self) -> Path:
         return self.state / "spool"
 
+    @property
+    def ready_mark(self) -> Path:
+        return self.state / "ready"
+
 
 class Lab(Struct, frozen=True):
     """`manifests`: the user's directory; `nodes`: how many."""

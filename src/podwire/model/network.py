@@ -205,6 +205,13 @@ class RulesKey(Value, frozen=True):
 # --- store -------------------------------------------------------------------------------------
 
 
+class PodMTUKey(Value, frozen=True):
+    """The MTU of pod interfaces, for a start at which the node can't tell it."""
+
+    def __str__(self) -> str:
+        return "MTU of pods"
+
+
 class CursorKey(Value, frozen=True):
     """Where the next search in a block begins, so that a fresh address is not the one just released."""
 

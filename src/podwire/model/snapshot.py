@@ -45,7 +45,8 @@ class Local(Value, frozen=True):
 
 
 class Touched(Value, frozen=True):
-    """The objects whose consequences an event may change. `ranges`: the service ranges are others."""
+    """The objects whose consequences an event may change. `ranges`: the service ranges may be
+    others."""
 
     services: frozenset[ServiceKey] = frozenset()
     attachments: frozenset[AttachmentKey] = frozenset()

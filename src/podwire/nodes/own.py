@@ -1,4 +1,5 @@
-"""What the node itself needs to carry pods: forwarding, its own address in each block, a way to the Services. Pure.
+"""What the node itself needs to carry pods: forwarding, its own address in each block, a way to the Services; and what
+it has to remember to go on without the cluster's objects. Pure.
 
 Invariants: the node's address of a block lies on lo, so that it lives as long as the node: it is the source of what
 the node sends to Services and pods. The route to the service ranges only lets a socket choose that source; no packet
@@ -9,7 +10,8 @@ from typing import Any
 
 from podwire.ipam.blocks import own_address
 from podwire.model.addresses import FAMILIES
-from podwire.model.network import LOOPBACK, AddressKey, Route, RouteKey, RulesKey, SysctlKey, UpKey
+from podwire.model.network import LOOPBACK, AddressKey, PodMTUKey, Route, RouteKey, RulesKey, SysctlKey, UpKey
+from podwire.model.objects import Object, ObjectKey
 from podwire.model.snapshot import Snapshot, Touched
 
 SYSCTLS: dict[str, str] = {
@@ -30,4 +32,15 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
     for block in now.service_ranges:
         if block.family in own:
             linux[RouteKey("", block)] = Route(LOOPBACK, source=own[block.family])
-    return {"linux": linux, "nftables": {RulesKey(family): True for family in FAMILIES}}
+    rows: dict[Any, Any] = dict(remembered(now))
+    if now.local.mtu:
+        rows[PodMTUKey()] = now.local.mtu
+    return {"store": rows, "linux": linux, "nftables": {RulesKey(family): True for family in FAMILIES}}
+
+
+def remembered(now: Snapshot) -> dict[ObjectKey, Object]:
+    """What an ADD needs of the cluster's objects: this node's own, and the ranges in which no pod may lie."""
+    node = now.nodes.get(now.local.key)
+    found: dict[ObjectKey, Object] = {} if node is None else {now.local.key: node}
+    found.update(now.service_cidrs.items())
+    return found

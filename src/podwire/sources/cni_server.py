@@ -10,7 +10,6 @@ import fcntl
 import logging
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -33,6 +32,7 @@ from podwire.model.network import CursorKey
 from podwire.model.objects import Attachment, AttachmentKey
 from podwire.model.snapshot import Snapshot, Touched
 from podwire.pods import wiring
+from podwire.pods.readiness import obstacle
 from podwire.sources.cni_spool import replay, spooled
 
 log = logging.getLogger(__name__)
@@ -47,24 +47,27 @@ class Controller(Protocol):
     @property
     def snapshot(self) -> Snapshot: ...
 
+    @property
+    def unsynced(self) -> frozenset[str]:
+        """The drivers that no resync has brought to work."""
+
     def submit(self, event: Event) -> asyncio.Future[Result]: ...
 
     async def verify(self) -> dict[str, Difference]: ...
 
 
 class Cni(NamedTuple):
-    """What every call needs. `unready`: why no pod can be attached now, or None."""
+    """What every call needs."""
 
     controller: Controller
     spool: Path
-    unready: Callable[[], str | None]
     replaying: asyncio.Lock
 
 
-async def serve(socket: Path, spool: Path, controller: Controller, unready: Callable[[], str | None]) -> aio.Server:
+async def serve(socket: Path, spool: Path, controller: Controller) -> aio.Server:
     """Serves on a unix socket that only root can open. The caller holds the state directory's lock: a socket that is
     there already is a dead agent's. Raises OSError where socket or spool can't be made."""
-    cni = Cni(controller, spool, unready, asyncio.Lock())
+    cni = Cni(controller, spool, asyncio.Lock())
     _make_room(socket, spool)
     await _replay(cni)
 
@@ -120,11 +123,21 @@ async def _carry_out(cni: Cni, request: Request) -> bytes:
             await _check(cni.controller, request)
             return b""
         case "STATUS":
-            reason = cni.unready()
-            if reason is not None:
-                raise CniError(ErrorCode.NOT_AVAILABLE, reason)
+            why = status(cni.controller)
+            if why is not None:
+                raise why
             return b""
     return encode_versions(request.version)
+
+
+def status(controller: Controller) -> CniError | None:
+    """Why an ADD would not be served (CNI spec, section 4, "STATUS"), or None. Code 51: pods that live may have lost
+    something too, since none of what they need could be made."""
+    if controller.unsynced:
+        text = f"not yet in sync: {', '.join(sorted(controller.unsynced))}"
+        return CniError(ErrorCode.LIMITED_CONNECTIVITY, text)
+    why = obstacle(controller.snapshot)
+    return None if why is None else CniError(ErrorCode.NOT_AVAILABLE, why.text)
 
 
 async def _add(cni: Cni, request: Request) -> bytes:

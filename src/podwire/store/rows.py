@@ -1,4 +1,5 @@
-"""What outlives the agent: a row for each attachment and for each block's cursor, in SQLite.
+"""What outlives the agent, in SQLite: a row for each attachment and for each block's cursor; and what the cluster said
+last of this node, so that pods come and go while no API server answers.
 
 Invariants: a driver like the others, and the first in line: a row is committed before the kernel is touched. WAL with
 synchronous=NORMAL survives a killed agent; a power loss takes the pods too. The file has a version; a newer one is
@@ -12,9 +13,10 @@ from typing import Any
 import msgspec
 
 from podwire.controller.difference import Difference, Outcome, Scope
-from podwire.model.addresses import Prefix, parse_prefix
-from podwire.model.network import CursorKey
-from podwire.model.objects import Attachment, AttachmentKey
+from podwire.controller.events import Restored
+from podwire.model.addresses import parse_prefix
+from podwire.model.network import CursorKey, PodMTUKey
+from podwire.model.objects import Attachment, AttachmentKey, Node, NodeKey, ServiceCIDR, ServiceCIDRKey
 
 VERSION = 1
 _SCHEMA = """
@@ -22,6 +24,9 @@ CREATE TABLE attachment (sandbox TEXT, interface TEXT, value BLOB NOT NULL, PRIM
     WITHOUT ROWID;
 CREATE TABLE cursor (block TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
 """
+# An agent of the same version may not know it, and does without.
+_ADDED = "CREATE TABLE IF NOT EXISTS remembered (what TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
+_NODE, _SERVICE_CIDR, _POD_MTU = "node/", "servicecidr/", "mtu"
 
 
 class StoreUnusable(Exception):
@@ -48,6 +53,7 @@ class Store:
                 self.db.executescript(f"BEGIN;{_SCHEMA};PRAGMA user_version={VERSION};COMMIT;")
             elif version != VERSION:
                 raise StoreUnusable(f"{path}: written by another version ({version}); this one reads {VERSION}")
+            self.db.execute(_ADDED)
         except sqlite3.Error as error:
             raise StoreUnusable(f"{path}: {error}") from error
 
@@ -62,10 +68,12 @@ class Store:
         try:
             rows = self.db.execute("SELECT sandbox, interface, value FROM attachment").fetchall()
             cursors = self.db.execute("SELECT block, next FROM cursor").fetchall()
+            remembered = self.db.execute("SELECT what, value FROM remembered").fetchall()
             found: dict[Any, Any] = {
                 AttachmentKey(sandbox, interface): msgspec.msgpack.decode(value, type=Attachment)
                 for sandbox, interface, value in rows
             }
+            found |= dict(filter(None, (_recall(what, value) for what, value in remembered)))
         except (sqlite3.Error, msgspec.MsgspecError) as error:
             raise OSError(f"{self._path}: {error}") from error
         try:
@@ -88,12 +96,18 @@ class Store:
                 self.db.execute("ROLLBACK")
         return {key: Outcome(change.after) for key, change in difference.items()}
 
-    def restored(self) -> tuple[dict[AttachmentKey, Attachment], dict[Prefix, int]]:
-        """All attachments and cursors, for a start. Raises OSError."""
+    def restored(self) -> Restored:
+        """All that a start has to know again. Raises OSError."""
         rows = self.read(Scope(None, frozenset()))
-        attachments = {key: value for key, value in rows.items() if isinstance(key, AttachmentKey)}
-        cursors = {key.block: value for key, value in rows.items() if isinstance(key, CursorKey)}
-        return attachments, cursors
+        return Restored(
+            attachments={key: value for key, value in rows.items() if isinstance(key, AttachmentKey)},
+            cursors={key.block: value for key, value in rows.items() if isinstance(key, CursorKey)},
+            objects={key: value for key, value in rows.items() if isinstance(key, NodeKey | ServiceCIDRKey)},
+        )
+
+    def pod_mtu(self) -> int:
+        """That of the last start which knew one, or 0. Raises OSError."""
+        return int(self.read(Scope({PodMTUKey(): None}.keys(), frozenset())).get(PodMTUKey(), 0))
 
     def close(self) -> None:
         self.db.close()
@@ -109,5 +123,28 @@ class Store:
                 self.db.execute("DELETE FROM cursor WHERE block=?", (str(block),))
             case CursorKey(block):
                 self.db.execute("REPLACE INTO cursor VALUES (?, ?)", (str(block), value))
+            case NodeKey(name):
+                self._remember(_NODE + name, value)
+            case ServiceCIDRKey(name):
+                self._remember(_SERVICE_CIDR + name, value)
+            case PodMTUKey():
+                self._remember(_POD_MTU, value)
             case _:
                 raise TypeError(key)
+
+    def _remember(self, what: str, value: Any) -> None:
+        if value is None:
+            self.db.execute("DELETE FROM remembered WHERE what=?", (what,))
+        else:
+            self.db.execute("REPLACE INTO remembered VALUES (?, ?)", (what, msgspec.msgpack.encode(value)))
+
+
+def _recall(what: str, value: bytes) -> tuple[Any, Any] | None:
+    """None for what only a newer agent knows. Raises MsgspecError."""
+    if what.startswith(_NODE):
+        return NodeKey(what.removeprefix(_NODE)), msgspec.msgpack.decode(value, type=Node)
+    if what.startswith(_SERVICE_CIDR):
+        return ServiceCIDRKey(what.removeprefix(_SERVICE_CIDR)), msgspec.msgpack.decode(value, type=ServiceCIDR)
+    if what == _POD_MTU:
+        return PodMTUKey(), msgspec.msgpack.decode(value, type=int)
+    return None
