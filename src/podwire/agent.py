@@ -28,6 +28,8 @@ from podwire.controller.difference import Scope
 from podwire.controller.events import Resync, ResyncReason, Shutdown
 from podwire.controller.loop import Controller
 from podwire.controller.transaction import Capability, Transaction
+from podwire.dataplane.conntrack.driver import Conntrack
+from podwire.dataplane.conntrack.reconciler import Reconciler
 from podwire.dataplane.linux import rebuild
 from podwire.dataplane.linux.driver import Linux
 from podwire.dataplane.linux.mtu import default_route_mtu
@@ -90,6 +92,8 @@ class Agent:
         mtu = config.mtu if config.mtu is not None else default_route_mtu() or self.store.pod_mtu()
         local = Local(config.node_name, mtu, config.service_cidrs)
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
+        self.conntrack = Conntrack()
+        self.flows = Reconciler(self.conntrack, self.controller)
         self.manifests = Manifests(config.manifests) if config.manifests is not None else None
         self.kubernetes = KubernetesObjects(self.api, config.node_name) if self.api is not None else None
         self._collecting: asyncio.Task[None] | None = None
@@ -144,7 +148,7 @@ class Agent:
             version=version(),
             not_ready=self.not_ready(),
             uptime=time.monotonic() - self.started,
-            writes={driver.name: driver.writes for driver in self.drivers},
+            writes={driver.name: driver.writes for driver in (*self.drivers, self.conntrack)},
             source_errors=self.source_errors,
         )
 
@@ -161,6 +165,7 @@ class Agent:
         self.store.close()
         self.linux.close()
         self.nftables.close()
+        self.conntrack.close()
 
     def collect_later(self) -> None:
         if self._collecting is None or self._collecting.done():
@@ -257,6 +262,7 @@ def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
     """What goes on beside the controller. `listed`: the sources' objects are in the snapshot."""
     submit, manifests, kubernetes, api = agent.controller.submit, agent.manifests, agent.kubernetes, agent.api
     tasks.keep("the mark for the CNI plugin", lambda _: agent.leave_mark())
+    tasks.keep("the watch over stale flows", lambda _: agent.flows.run())
     if manifests is not None:
         tasks.keep("the watch of the manifests", lambda again: manifests.run(submit, not again))
     if kubernetes is not None:

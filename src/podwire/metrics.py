@@ -19,7 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 
 from podwire.controller.tally import BOUNDS, Tally
-from podwire.model.objects import ServiceKey
+from podwire.model.objects import Protocol, ServiceKey
 from podwire.model.snapshot import Snapshot
 from podwire.services.frontends import frontends
 from podwire.views import FrontendState, StatusView, state_of
@@ -90,4 +90,10 @@ def _events(tally: Tally) -> Iterator[Metric]:
         bounds = (*map(str, BOUNDS), "+Inf")
         seconds.add_metric((event,), tuple(zip(bounds, accumulate(durations.counts), strict=True)), durations.sum)
     yield seconds
+    flows = CounterMetricFamily(
+        "podwire_conntrack_deleted", "Entries of connection tracking deleted for being stale.", labels=("protocol",)
+    )
+    for protocol in Protocol:
+        flows.add_metric((protocol.name,), tally.flows_deleted[protocol.name])
+    yield flows
     yield CounterMetricFamily("podwire_healing", "Resyncs that were made to heal a failure.", value=tally.healings)

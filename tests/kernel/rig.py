@@ -100,6 +100,7 @@ class Rig:
         self.pods: dict[str, Space] = {}
         self.agent: Agent | None = None
         self._loop: asyncio.Task[None] | None = None
+        self._flows: asyncio.Task[None] | None = None
 
     @property
     def running(self) -> Agent:
@@ -110,13 +111,16 @@ class Rig:
         """Makes the parts and resyncs, as a new process would."""
         self.agent = Agent(Config("one", self.directory, service_cidrs=SERVICE_CIDRS, mtu=mtu))
         self._loop = asyncio.create_task(self.agent.controller.run())
+        self._flows = asyncio.create_task(self.agent.flows.run())
         self.agent.restore()
         listed = {NODE: NODE_OBJECT} | dict(objects or {})
         return await self.agent.controller.submit(Resync(ResyncReason.STARTUP, listed))
 
     async def stop(self) -> None:
         """As a killed process: nothing is tidied up."""
-        if self.agent is not None and self._loop is not None:
+        if self.agent is not None and self._loop is not None and self._flows is not None:
+            self._flows.cancel()
+            await asyncio.wait([self._flows])
             await self.agent.controller.submit(Shutdown())
             await self._loop
             self.agent.close()

@@ -63,10 +63,14 @@ class Cluster(Generic[AnyPlane]):
     def come_to(self, wanted: dict[Asking, str]) -> None:
         """Asks all of it until each answer is right, again after each change of a node's network."""
         questions = {it: self._question(it) for it in wanted}
+        self.until(wanted, lambda: ask_all(questions))
+
+    def until(self, wanted: dict[Asking, str], ask: Callable[[], dict[Asking, str]]) -> None:
+        """Asks until each answer is right, again after each change of a node's network."""
         nodes = [self.topology.space(node) for node in self.topology.nodes.values()]
 
         def wrong() -> list[str]:
-            found = ask_all(questions)
+            found = ask()
             return [f"{it}: {found[it]}, not {answer}" for it, answer in wanted.items() if found[it] != answer]
 
         until_none(wrong, nodes)

@@ -15,13 +15,13 @@ PATIENCE = 30.0
 """Seconds: a limit against hanging, never a measure."""
 _SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
 # Protocol and its groups (linux/rtnetlink.h, linux/netfilter/nfnetlink.h).
-_LINK, _ADDRESS4, _ROUTE4, _ADDRESS6, _ROUTE6, _NFTABLES = 1, 5, 7, 9, 11, 7
-_GROUPS = ((0, (_LINK, _ADDRESS4, _ROUTE4, _ADDRESS6, _ROUTE6)), (12, (_NFTABLES,)))
+_LINK, _ADDRESS4, _ROUTE4, _ADDRESS6, _ROUTE6, _NFTABLES, _FLOW_GONE = 1, 5, 7, 9, 11, 7, 3
+_GROUPS = ((0, (_LINK, _ADDRESS4, _ROUTE4, _ADDRESS6, _ROUTE6)), (12, (_NFTABLES, _FLOW_GONE)))
 
 
 def until_none(left: Callable[[], Sequence[str]], spaces: Iterable[Space]) -> None:
     """Looks at what is left to come, and looks again whenever links, addresses, routes or nftables of one of these
-    namespaces have changed."""
+    namespaces have changed, or connection tracking has lost an entry."""
     with ExitStack() as opened:
         poll = select.poll()
         heard = [opened.enter_context(it) for space in spaces for it in _subscriptions(space)]

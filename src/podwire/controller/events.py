@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from podwire.controller.difference import Outcome
 from podwire.model.addresses import Prefix
+from podwire.model.network import Frontend
 from podwire.model.objects import Attachment, AttachmentKey, Object, ObjectKey, PodKey, Value
 
 
@@ -142,6 +143,17 @@ class Restored(Event, frozen=True):
 
     def __str__(self) -> str:
         return f"Restored {len(self.attachments)} attachments"
+
+
+class FlowsReconciled(Event, frozen=True):
+    """Entries of connection tracking were deleted, so many of each frontend: their flows went where the Service no
+    longer sends anybody. `error`: not all could be read or deleted; that is tried again."""
+
+    deleted: tuple[tuple[Frontend, int], ...]
+    error: str | None = None
+
+    def __str__(self) -> str:
+        return f"FlowsReconciled {sum(count for _, count in self.deleted)} deleted"
 
 
 class Reported(Event, frozen=True):

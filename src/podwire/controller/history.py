@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from podwire.controller.difference import Change
+from podwire.controller.events import FlowsReconciled
 from podwire.controller.transaction import Result
 from podwire.model.network import Slots
 from podwire.model.objects import Value
@@ -59,6 +60,8 @@ def record_of(result: Result, number: int, now: float) -> Record:
     for step in result.steps:
         if step.writes:
             operations[step.driver] = operations.get(step.driver, 0) + step.writes
+    if isinstance(result.event, FlowsReconciled) and result.event.deleted:
+        operations["conntrack"] = sum(count for _, count in result.event.deleted)
     error = result.error
     if error is not None and result.reverted:
         error += " (reverted)"
@@ -78,6 +81,12 @@ def changes_in_words(result: Result) -> dict[str, tuple[str, ...]]:
                 told.append(words(key, change))
             else:
                 more[owner] = more.get(owner, 0) + 1
+    if isinstance(result.event, FlowsReconciled):
+        told = [f"{frontend}: {count} stale flows deleted" for frontend, count in result.event.deleted]
+        if told:
+            lines["services"] = told[:MOST_LINES]
+        if len(told) > MOST_LINES:
+            more["services"] = len(told) - MOST_LINES
     for owner, count in more.items():
         lines[owner].append(f"and {count} more")
     return {owner: tuple(told) for owner, told in lines.items()}

@@ -10,7 +10,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
 
@@ -56,6 +57,8 @@ class Controller:
         self.history, self.tally = History(), Tally()
         self.unsynced = frozenset(driver.name for driver in transaction.drivers)
         """The drivers that no resync since the start has brought to work."""
+        self.follow: Callable[[Result], None] = lambda _: None
+        """Told of each event that ended, once the snapshot knows it: for drivers with a pace of their own."""
         self._transaction, self._clock = transaction, clock
         self._requests: deque[tuple[Event, Answer]] = deque()
         self._follow_ups: deque[tuple[Event, Answer]] = deque()
@@ -74,6 +77,12 @@ class Controller:
         async with self._network:
             return {driver: found for driver, found in self._transaction.drift(self.snapshot).items() if found}
 
+    @asynccontextmanager
+    async def settled(self) -> AsyncIterator[Snapshot]:
+        """No transaction goes on meanwhile: the network holds what the snapshot says. To be left soon."""
+        async with self._network:
+            yield self.snapshot
+
     def next_record(self) -> asyncio.Future[Record]:
         """The record of the next event that ends."""
         reader: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
@@ -88,7 +97,7 @@ class Controller:
                 await self._wake.wait()
             event, answer = (self._follow_ups or self._requests).popleft()
             result = await self._handle(event)
-            for beside in (self._tell, self._count, self._heal_later):
+            for beside in (self._tell, self._count, self.follow, self._heal_later):
                 _guarded(beside, result)
             self._answer(result, answer)
             if isinstance(event, Shutdown):

@@ -78,7 +78,7 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
             return replace(now, cursors=Map(cursors)), NOTHING
         case e.Reported(driver, outcomes):
             return _report(now, driver, outcomes.items()), NOTHING
-        case e.Shutdown():
+        case e.FlowsReconciled() | e.Shutdown():
             return now, NOTHING
     raise TypeError(event)
 

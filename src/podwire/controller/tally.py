@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
-from podwire.controller.events import Resync, ResyncReason
+from podwire.controller.events import FlowsReconciled, Resync, ResyncReason
 from podwire.controller.transaction import Result
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -33,6 +33,8 @@ class Tally:
         self._events: Counter[tuple[str, str]] = Counter()
         self._durations: dict[str, Durations] = {}
         self.healings = 0
+        self.flows_deleted: Counter[str] = Counter()
+        """By protocol: entries of connection tracking whose flows were stale."""
 
     @property
     def events(self) -> Mapping[tuple[str, str], int]:
@@ -51,6 +53,9 @@ class Tally:
             self._durations.setdefault(kind, Durations()).add(result.seconds)
         if isinstance(result.event, Resync) and result.event.reason is ResyncReason.HEALING:
             self.healings += 1
+        if isinstance(result.event, FlowsReconciled):
+            for frontend, count in result.event.deleted:
+                self.flows_deleted[frontend.protocol.name] += count
 
 
 def outcome_of(result: Result) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from podwire.controller.difference import Desired, Difference, Driver, Outcome, Scope, difference, scope_of
-from podwire.controller.events import AddPod, Event, OnFailure, Refusal, Reported, Resync
+from podwire.controller.events import AddPod, Event, FlowsReconciled, OnFailure, Refusal, Reported, Resync
 from podwire.controller.snapshot import fold
 from podwire.model.objects import Value
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
@@ -95,6 +95,8 @@ class Transaction:
         """Raises Refused, with nothing changed, where the fold can't grant the event."""
         started = time.perf_counter()
         new, touched = fold(old, event)
+        if isinstance(event, FlowsReconciled):  # it was done by a driver with a pace of its own
+            return new, Result(event, error=event.error)
         decided = self.decide(new, touched)
         before = self.decide(old, touched) if touched is not EVERYTHING else ()
         wanted = merge(decided)

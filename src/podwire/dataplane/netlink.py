@@ -97,6 +97,23 @@ class Socket:
                 if flags != DUMP:
                     return found
 
+    def stream(self, kind: int, body: bytes) -> Iterator[list[bytes]]:
+        """The bodies of a long dump, a datagram's at a time; what changes meanwhile may be missing or told twice. To be
+        taken to its end. Raises OSError."""
+        asked = self._number(1)
+        self._socket.sendto(_HEADER.pack(16 + len(body), kind, DUMP | REQUEST, asked, 0) + body, (0, 0))
+        while True:
+            found: list[bytes] = []
+            for reply, _, number, content in _split(self._socket.recv(1 << 20)):
+                if number == asked and reply not in (DONE, ERROR):
+                    found.append(content)
+                elif number == asked:
+                    if code := _error(content) if len(content) >= 4 else 0:
+                        raise OSError(code, os.strerror(code))
+                    yield found
+                    return
+            yield found
+
     def _number(self, count: int) -> int:
         """The first of so many sequence numbers."""
         if self._sequence + count > _LAST_SEQUENCE:

@@ -1,0 +1,48 @@
+"""Connection tracking's entries: read through filters of the kernel, and deleted one by one.
+
+Invariants: never flushed. `read` may run in a thread of its own and lets others run after each datagram; `delete` is
+quick. An entry that has gone by itself meanwhile was deleted.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from podwire.dataplane import netlink
+from podwire.dataplane.conntrack import messages as m
+
+_NO_FILTER = (errno.EINVAL, errno.EOPNOTSUPP)
+
+
+class Conntrack:
+    name = "conntrack"
+
+    def __init__(self) -> None:
+        self.writes = 0
+        self._reading, self._deleting = netlink.Socket(netlink.NETFILTER), netlink.Socket(netlink.NETFILTER)
+
+    def read(self, query: m.Query, ended: Callable[[], bool]) -> Iterator[m.Entry]:
+        """Until `ended`, asked now and then. Raises OSError."""
+        try:
+            yield from self._entries(query, m.request(query), ended)
+        except OSError as error:
+            if error.errno not in _NO_FILTER:
+                raise
+            yield from self._entries(query, m.request_all(query.family), ended)
+
+    def delete(self, entries: Sequence[m.Entry]) -> tuple[list[m.Entry], OSError | None]:
+        """Those that were deleted, and why one could not be."""
+        errors = self._deleting.send([m.deletion(entry) for entry in entries])
+        done = [entry for at, entry in enumerate(entries) if at not in errors]
+        self.writes += len(done)
+        worst = next((code for code in errors.values() if code != errno.ENOENT), 0)
+        return done, OSError(worst, os.strerror(worst)) if worst else None
+
+    def close(self) -> None:
+        self._reading.close()
+        self._deleting.close()
+
+    def _entries(self, query: m.Query, body: bytes, ended: Callable[[], bool]) -> Iterator[m.Entry]:
+        for bodies in self._reading.stream(m.GET, body):
+            if not ended():
+                yield from m.entries(query.family, bodies)

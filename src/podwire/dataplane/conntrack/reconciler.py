@@ -1,0 +1,168 @@
+"""Keeps connection tracking in step with the Services: looks for stale flows after changes, and deletes them.
+
+Invariants: a look comes after the change is in nftables, so that a flow whose entry is deleted is drawn anew; and once
+more a moment later, since a packet on its way through the old rules may have made its entry behind the first look's
+back. Many changes in a burst share a look. The table is read in a thread; what is found there is judged again, by what
+nftables then holds, before it is deleted. A failure is told once, and tried again until it works.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any
+
+from podwire.controller.events import FlowsReconciled, Resync
+from podwire.controller.loop import Controller
+from podwire.controller.transaction import Result
+from podwire.dataplane.conntrack.driver import Conntrack
+from podwire.dataplane.conntrack.messages import Entry, queries
+from podwire.model.addresses import Prefix
+from podwire.model.network import Backend, Frontend
+from podwire.model.snapshot import UNKNOWN, Snapshot
+from podwire.services.stale import NONE, lost, stale
+
+log = logging.getLogger(__name__)
+
+AGAIN = 0.5
+"""Seconds until the second look: a packet needs microseconds from the map to its entry."""
+REST, SHARE = 0.05, 4.0
+"""After a look: at least so many seconds, and so many times what it took."""
+RETRY_DELAYS = (1.0, 5.0, 30.0)
+"""Seconds after each failure in a row; the last one repeats."""
+SLICE = 500
+"""Entries deleted between two turns of the event loop: about three milliseconds."""
+
+
+class Work:
+    """What to look at. `former`: changed frontends, with the backends that they lost. `everything`: all others too."""
+
+    def __init__(self) -> None:
+        self.former: dict[Frontend, frozenset[Backend]] = {}
+        self.everything = False
+
+    def __bool__(self) -> bool:
+        return bool(self.former) or self.everything
+
+    def add(self, frontend: Frontend, gone: frozenset[Backend]) -> None:
+        self.former[frontend] = self.former.get(frontend, NONE) | gone
+
+    def merge(self, other: "Work") -> None:
+        self.everything = self.everything or other.everything
+        for frontend, gone in other.former.items():
+            self.add(frontend, gone)
+
+
+class Reconciler:
+    def __init__(self, driver: Conntrack, controller: Controller) -> None:
+        self._driver, self._controller = driver, controller
+        self._fresh, self._repeated = Work(), Work()
+        self._wake, self._ended = asyncio.Event(), threading.Event()
+        self._failures = 0
+        controller.follow = self.follow
+
+    def follow(self, result: Result) -> None:
+        """What an event changed in nftables."""
+        for step in result.steps:
+            if step.driver != "nftables":
+                continue
+            for key, change in step.difference.items():
+                if isinstance(key, Frontend):
+                    gone = lost(change.before, change.after)
+                    if gone is not None:
+                        self._fresh.add(key, gone)
+            if isinstance(result.event, Resync) and step.error is None:
+                self._fresh.everything = True
+        if self._fresh:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._ended.clear()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                began = monotonic()
+                await self._look()
+                await asyncio.sleep(max(REST, SHARE * (monotonic() - began)))
+        finally:
+            self._ended.set()
+
+    async def _look(self) -> None:
+        """One look at all that is due."""
+        first, due = self._fresh, self._repeated
+        self._fresh, self._repeated = Work(), Work()
+        due.merge(first)
+        later = asyncio.get_running_loop().call_later
+        deleted: Counter[Frontend] = Counter()
+        try:
+            await self._delete(await self._read(due), due, deleted)
+        except OSError as error:
+            self._fresh.merge(due)
+            later(RETRY_DELAYS[min(self._failures, len(RETRY_DELAYS) - 1)], self._wake.set)
+            self._failures += 1
+            self._tell(deleted, f"conntrack: {error}" if self._failures == 1 else None)
+        except Exception:
+            self._fresh.merge(due)
+            self._wake.set()
+            raise
+        else:
+            self._failures = 0
+            if first:
+                later(AGAIN, self._repeat, first)
+            self._keep_unknown(due)
+            self._tell(deleted, None)
+
+    def _keep_unknown(self, work: Work) -> None:
+        """Nothing is known of a frontend whose change failed, until a later event has read it."""
+        held, _ = _in_force(self._controller.snapshot)
+        for frontend, gone in work.former.items():
+            if held.get(frontend) is UNKNOWN:
+                self._fresh.add(frontend, gone)
+
+    def _repeat(self, work: Work) -> None:
+        self._repeated.merge(work)
+        self._wake.set()
+
+    async def _read(self, work: Work) -> list[Entry]:
+        """The stale entries. The thread works on sockets of this object, so it has to end before anything else does."""
+        reading = asyncio.ensure_future(asyncio.to_thread(self._stale_entries, work, self._controller.snapshot))
+        try:
+            return await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            self._ended.set()
+            await asyncio.wait([reading])
+            raise
+
+    def _stale_entries(self, work: Work, now: Snapshot) -> list[Entry]:
+        held, ranges = _in_force(now)
+        return [
+            entry
+            for query in queries(work.former, work.everything)
+            for entry in self._driver.read(query, self._ended.is_set)
+            if stale(entry.flow, held, work.former, ranges)
+        ]
+
+    async def _delete(self, found: list[Entry], work: Work, deleted: Counter[Frontend]) -> None:
+        """Adds what was deleted to `deleted`. Raises OSError."""
+        for at in range(0, len(found), SLICE):
+            async with self._controller.settled() as now:
+                held, ranges = _in_force(now)
+                still = [it for it in found[at : at + SLICE] if stale(it.flow, held, work.former, ranges)]
+                done, error = self._driver.delete(still)
+            deleted.update(entry.flow.to for entry in done)
+            if error is not None:
+                raise error
+            await asyncio.sleep(0)
+
+    def _tell(self, deleted: Counter[Frontend], error: str | None) -> None:
+        if deleted or error is not None:
+            self._controller.submit(FlowsReconciled(tuple(sorted(deleted.items())), error))
+
+
+def _in_force(now: Snapshot) -> tuple[Mapping[Any, Any], tuple[Prefix, ...]]:
+    """What nftables holds, and where nothing but frontends can be."""
+    return now.programmed.get("nftables", {}), now.service_ranges if now.whole else ()

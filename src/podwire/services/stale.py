@@ -1,0 +1,60 @@
+"""Which tracked flows go where their Service no longer sends anybody. Pure.
+
+Connection tracking draws a flow's backend once and keeps it while packets come: for UDP and SCTP as long as the client
+keeps its socket, so such an entry has to be deleted when its backend goes. An established TCP connection is never
+touched: it ends with its backend, in order (KEP-1669).
+
+Invariants: a flow is a Service's only where its client's destination is a frontend, in force or just removed, or lies
+in a range that is only Services'. What is in force is what nftables was last reported to hold; where that is unknown,
+nothing is stale.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from podwire.model.addresses import Prefix
+from podwire.model.network import Backend, Frontend, Slots
+from podwire.model.snapshot import UNKNOWN
+
+NONE: frozenset[Backend] = frozenset()
+
+
+class Flow(NamedTuple):
+    """One entry of connection tracking: where its client sends to, and from where the answers come. The two are equal
+    where no destination was rewritten."""
+
+    to: Frontend
+    answers: Backend
+
+
+def backends(held: Any) -> frozenset[Backend]:
+    """Of a frontend as nftables reported it."""
+    return frozenset(it for it in held.backends if it is not None) if isinstance(held, Slots) else NONE
+
+
+def lost(before: Any, after: Any) -> frozenset[Backend] | None:
+    """The backends that a frontend lost by a change; None where the change leaves no flow stale."""
+    had, has = backends(before), backends(after)
+    gone = had - has
+    return gone if gone or (has and not had) else None
+
+
+def stale(
+    flow: Flow,
+    held: Mapping[Any, Any],
+    former: Mapping[Frontend, frozenset[Backend]],
+    ranges: tuple[Prefix, ...],
+) -> bool:
+    """`held`: what nftables was last reported to hold. `former`: the backends that changed frontends had, needed for
+    those that are gone. `ranges`: where only frontends are; empty while these are not all known."""
+    now = held.get(flow.to)
+    if now is UNKNOWN:
+        return False
+    untouched = flow.answers.port == flow.to.port and flow.answers.address == flow.to.address
+    if now is not None:
+        serving = backends(now)
+        # Without a backend it is refused, whatever was there before it; a flow that never was the Service's goes on.
+        return flow.answers not in serving if serving else not untouched
+    return not untouched and (
+        flow.answers in former.get(flow.to, NONE) or any(flow.to.address in prefix for prefix in ranges)
+    )
