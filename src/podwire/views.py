@@ -16,7 +16,7 @@ from podwire.controller.history import Record
 from podwire.dataplane.nftables.slots import slots
 from podwire.ipam.blocks import capacity
 from podwire.model.addresses import Address, show_address
-from podwire.model.network import Backend, Frontend, Slots
+from podwire.model.network import Frontend, Serving, Slots
 from podwire.model.objects import Attachment, AttachmentKey, ServiceKey
 from podwire.model.snapshot import UNKNOWN, Snapshot
 from podwire.pods.wiring import interface_name, wiring
@@ -109,6 +109,8 @@ class FrontendState(Enum):
     """The data plane holds the backends that the Service has."""
     REFUSED = "refused"
     """The Service has no backend: clients are told so."""
+    DROPPED = "dropped"
+    """The traffic policy leaves it to other nodes, which have backends: here packets to it vanish."""
     PENDING = "pending"
     """The data plane does not hold it, or not yet as it should be."""
     FAILED = "failed"
@@ -169,7 +171,7 @@ def service(now: Snapshot, key: ServiceKey) -> ServiceView:
     )
 
 
-def _frontend(now: Snapshot, frontend: Frontend, wanted: frozenset[Backend]) -> FrontendView:
+def _frontend(now: Snapshot, frontend: Frontend, wanted: Serving) -> FrontendView:
     return FrontendView(
         address=show_address(frontend.address),
         protocol=frontend.protocol.name,
@@ -177,23 +179,27 @@ def _frontend(now: Snapshot, frontend: Frontend, wanted: frozenset[Backend]) -> 
         state=state_of(now, frontend, wanted),
         backends=tuple(
             BackendView(show_address(backend.address), backend.port)
-            for backend in sorted(wanted, key=lambda backend: (len(backend.address), backend.address, backend.port))
+            for backend in sorted(
+                wanted.backends, key=lambda backend: (len(backend.address), backend.address, backend.port)
+            )
         ),
     )
 
 
-def state_of(now: Snapshot, frontend: Frontend, wanted: frozenset[Backend]) -> FrontendState:
+def state_of(now: Snapshot, frontend: Frontend, wanted: Serving) -> FrontendState:
     return frontend_state(wanted, _reported(now, "nftables").get(frontend))
 
 
-def frontend_state(wanted: frozenset[Backend], held: Any) -> FrontendState:
+def frontend_state(wanted: Serving, held: Any) -> FrontendState:
     """`held` as nftables reported it: Slots, UNKNOWN, or None where it holds nothing. Right is what a resync would
     leave as it is: of too many backends, those that get slots."""
     if held is UNKNOWN:
         return FrontendState.FAILED
     if not isinstance(held, Slots) or slots(wanted, held) != held:
         return FrontendState.PENDING
-    return FrontendState.PROGRAMMED if wanted else FrontendState.REFUSED
+    if wanted.backends:
+        return FrontendState.PROGRAMMED
+    return FrontendState.DROPPED if wanted.dropped else FrontendState.REFUSED
 
 
 def _conflict(now: Snapshot, frontend: Frontend) -> ConflictView:

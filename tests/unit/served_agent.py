@@ -85,7 +85,7 @@ def node() -> Snapshot:
     nftables = {
         frontend("10.96.0.10"): Outcome(slots("10.1.1.2", "10.1.1.3")),
         frontend("fd96::a"): Outcome(error="no room"),
-        frontend("10.96.0.12"): Outcome(Slots(0, ())),
+        frontend("10.96.0.12"): Outcome(Slots(None, (), True)),
     }
     for name, outcomes in (("linux", linux), ("nftables", nftables)):
         now, _ = fold(now, Reported(name, outcomes))

@@ -226,7 +226,7 @@ async def test_verify_of_a_network_as_it_should_be(agent: ServedAgent) -> None:
 
 
 async def test_verify_names_what_drifted(agent: ServedAgent) -> None:
-    agent.controller.drift = {"nftables": {frontend("10.96.0.12"): Change(None, Slots(0, ()))}}
+    agent.controller.drift = {"nftables": {frontend("10.96.0.12"): Change(None, Slots(None, (), True))}}
     lines = [{"driver": "nftables", "key": "frontend 10.96.0.12:80/TCP", "found": None, "wanted": "refused"}]
     assert await ask(agent, "GET", "/verify") == (200, {"drift": lines})
 

@@ -161,7 +161,7 @@ async def test_json_is_the_answer_as_it_came(command: str, agent: ServedAgent) -
 
 
 async def test_drift_is_exit_code_1_for_programs_too(agent: ServedAgent) -> None:
-    agent.controller.drift = {"nftables": {frontend("10.96.0.12"): Change(None, Slots(0, ()))}}
+    agent.controller.drift = {"nftables": {frontend("10.96.0.12"): Change(None, Slots(None, (), True))}}
     ran = await ask(agent, "verify", "-o", "json")
     assert (ran.code, len(json.loads(ran.out)["drift"])) == (1, 1)
 
@@ -426,7 +426,7 @@ async def test_verify_of_a_right_network(agent: ServedAgent) -> None:
 
 
 async def test_verify_tells_drift_and_exits_with_1(agent: ServedAgent) -> None:
-    agent.controller.drift = {"nftables": {frontend("10.96.0.12"): Change(None, Slots(0, ()))}}
+    agent.controller.drift = {"nftables": {frontend("10.96.0.12"): Change(None, Slots(None, (), True))}}
     ran = await ask(agent, "verify")
     assert (ran.code, rows(ran.out)) == (
         1,

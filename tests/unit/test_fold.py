@@ -10,7 +10,7 @@ from podwire.controller import events as e
 from podwire.controller.snapshot import fold
 from podwire.controller.transaction import merge
 from podwire.model.addresses import parse_address, parse_prefix
-from podwire.model.network import Backend, Frontend, ServiceRangeKey
+from podwire.model.network import Backend, Frontend, ServiceRangeKey, Serving
 from podwire.model.objects import (
     AttachmentKey,
     Node,
@@ -171,9 +171,9 @@ def test_a_slice_that_changes_its_service_leaves_the_old_one() -> None:
         now, touched = fold(now, e.KubeStateChange(((slice_key, part),)))
     assert touched is not None
     assert {key.name for key in touched.services} == {"a", "b"}
-    backend = frozenset({Backend(parse_address("10.1.0.2"), 8080)})
+    backend = Serving(frozenset({Backend(parse_address("10.1.0.2"), 8080)}))
     assert frontends(now, ServiceKey("default", "a")) == {
-        Frontend(parse_address("10.96.0.1"), Protocol.TCP, 80): frozenset()
+        Frontend(parse_address("10.96.0.1"), Protocol.TCP, 80): Serving()
     }
     assert frontends(now, ServiceKey("default", "b")) == {
         Frontend(parse_address("10.96.0.2"), Protocol.TCP, 80): backend

@@ -21,7 +21,7 @@ ROUTE = RouteKey("/run/netns/a", parse_prefix("10.1.0.1/32"))
         (FRONTEND, Change(None, Slots(1, (A,))), "frontend 10.96.0.1:80/TCP added (class 1: 10.1.0.1:80)"),
         (FRONTEND, Change(Slots(1, (A,)), Slots(2, (A, B))), "frontend 10.96.0.1:80/TCP: +10.1.0.2:80 class 2"),
         (FRONTEND, Change(Slots(2, (A, B)), Slots(1, (A,))), "frontend 10.96.0.1:80/TCP: -10.1.0.2:80 class 1"),
-        (FRONTEND, Change(Slots(1, (A,)), Slots(0, ())), "frontend 10.96.0.1:80/TCP: -10.1.0.1:80 refused"),
+        (FRONTEND, Change(Slots(1, (A,)), Slots(None, (), True)), "frontend 10.96.0.1:80/TCP: -10.1.0.1:80 refused"),
         (FRONTEND, Change(Slots(None, (A,)), Slots(1, (A,))), "frontend 10.96.0.1:80/TCP: class 1"),
         (FRONTEND, Change(Slots(1, (A,)), None), "frontend 10.96.0.1:80/TCP removed"),
         (ROUTE, Change(None, Route(3)), "route 10.1.0.1/32 in /run/netns/a added"),

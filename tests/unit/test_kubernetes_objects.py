@@ -247,7 +247,7 @@ def test_slice() -> None:
         BackendSlice(
             ServiceKey("a", "web"),
             (BackendPort("dns", UDP, 53), BackendPort("http", TCP, 8080)),
-            (Member(FOUR, node="n1", zone="z1", target=PodKey("a", "web-a")),),
+            (Member(FOUR, node="n1", zone="z1", target=PodKey("a", "web-a"), for_zones=("z1",)),),
         ),
         "",
     )

@@ -1,7 +1,9 @@
 """Slots of a frontend, and that the elements of a change are read back as itself."""
 
+from collections import Counter
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,15 +11,39 @@ from podwire.controller.difference import Change
 from podwire.dataplane.messages import attr, attrs, nest
 from podwire.dataplane.nftables import reading, slots
 from podwire.dataplane.nftables import render as r
+from podwire.dataplane.nftables.driver import MAPS
 from podwire.dataplane.nftables.layout import CLASSES
 from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, parse_address
-from podwire.model.network import Backend, Frontend, LocalPodKey, ServiceRangeKey, Slots
+from podwire.model.network import (
+    AllowedKey,
+    Backend,
+    ClusterRangeKey,
+    Frontend,
+    InternalKey,
+    LocalPodKey,
+    RestrictedKey,
+    ServiceRangeKey,
+    Serving,
+    Slots,
+)
 from podwire.model.objects import Protocol
 
 backends = st.builds(lambda n: Backend(Address(n.to_bytes(4, "big")), 80), st.integers(1, 40))
-wanted = st.frozensets(backends, max_size=20)
+wanted = st.builds(
+    lambda some, heavy, weight, dropped: Serving(
+        some, dropped and not some, 0, some & heavy, weight if some & heavy else 1
+    ),
+    st.frozensets(backends, max_size=20),
+    st.frozensets(backends, max_size=5),
+    st.integers(1, 5),
+    st.booleans(),
+)
 broken = st.builds(
-    Slots, st.none() | st.sampled_from((-1, 0, 1, 2, 4, 8, 16)), st.lists(st.none() | backends, max_size=16).map(tuple)
+    Slots,
+    st.none() | st.sampled_from((-1, 1, 2, 4, 8, 16)),
+    st.lists(st.none() | backends, max_size=16).map(tuple),
+    st.booleans(),
+    st.booleans(),
 )
 FRONTENDS = {
     IPV4: Frontend(parse_address("10.96.0.1"), Protocol.TCP, 80),
@@ -25,21 +51,22 @@ FRONTENDS = {
 }
 
 
-def right(it: Slots, want: frozenset[Backend]) -> bool:
-    size = it.verdict
-    held = [b for b in it.backends if b is not None]
+def right(it: Slots, want: Serving) -> bool:
+    if not want.backends:
+        return it == Slots(None, (), refused=not want.dropped, dropped=want.dropped)
+    size = it.verdict or 0
+    held = Counter(b for b in it.backends if b is not None)
     return (
         size == len(it.backends)
-        and set(held) == want
-        and len(held) == len(want)
-        and (size == 0) == (not want)
-        and size // 2 <= len(want) <= size
+        and held == {b: want.weight if b in want.heavy else 1 for b in want.backends}
+        and size // 2 <= held.total() <= size
         and all(b is not None for b in it.backends[: size // 2])
+        and not it.refused | it.dropped
     )
 
 
 @given(st.lists(wanted, min_size=1, max_size=8))
-def test_slots_hold_all_keep_the_lower_half_full_and_move_little(history: list[frozenset[Backend]]) -> None:
+def test_slots_hold_all_keep_the_lower_half_full_and_move_little(history: list[Serving]) -> None:
     now: Slots | None = None
     for want in history:
         after = slots.slots(want, now)
@@ -47,12 +74,13 @@ def test_slots_hold_all_keep_the_lower_half_full_and_move_little(history: list[f
         assert slots.slots(want, after) == after
         if now is not None and now.verdict == after.verdict:
             moved = sum(a != b for a, b in zip(now.backends, after.backends, strict=True))
-            assert moved <= 2 * len(set(now.backends) ^ set(after.backends))
+            old, new = Counter(now.backends), Counter(after.backends)
+            assert moved <= 2 * ((old - new) + (new - old)).total()
         now = after
 
 
 @given(wanted, broken)
-def test_whatever_is_read_what_is_wanted_comes_right(want: frozenset[Backend], found: Slots) -> None:
+def test_whatever_is_read_what_is_wanted_comes_right(want: Serving, found: Slots) -> None:
     """Also from a state with repeated backends, holes in the lower half, slots without a verdict."""
     after = slots.slots(want, found)
     assert right(after, want)
@@ -61,54 +89,58 @@ def test_whatever_is_read_what_is_wanted_comes_right(want: frozenset[Backend], f
 
 def test_the_order_of_the_set_does_not_matter() -> None:
     some = [Backend(Address(bytes((10, 0, 0, n))), 80) for n in range(9)]
-    assert slots.slots(frozenset(some), None) == slots.slots(frozenset(reversed(some)), None)
+    one, other = (Serving(frozenset(each), heavy=frozenset(some[:3]), weight=3) for each in (some, reversed(some)))
+    assert slots.slots(one, None) == slots.slots(other, None)
 
 
 def test_more_than_the_largest_class_are_left_out_from_the_end() -> None:
     some = [Backend(Address((n + 1).to_bytes(4, "big")), 80) for n in range(CLASSES[-1] + 5)]
-    after = slots.slots(frozenset(some), None)
-    assert after.backends == tuple(some[: CLASSES[-1]])
+    assert slots.slots(Serving(frozenset(some)), None).backends == tuple(some[: CLASSES[-1]])
+
+
+def test_weights_give_way_where_the_largest_class_is_too_small_for_them() -> None:
+    some = frozenset(Backend(Address((n + 1).to_bytes(4, "big")), 80) for n in range(CLASSES[-1] // 2 + 1))
+    after = slots.slots(Serving(some, heavy=some, weight=2), None)
+    assert Counter(b for b in after.backends if b is not None) == dict.fromkeys(some, 1)
 
 
 class Maps:
     """The kernel's maps in memory: refuses what nfnetlink would refuse."""
 
     def __init__(self) -> None:
-        self.held: dict[str, dict[bytes, tuple[bytes, int]]] = {}
+        self.held: dict[str, dict[bytes, tuple[bytes, int, bytes]]] = {}
 
     def apply(self, messages: list[r.Message]) -> None:
         for message in messages:
             assert len(message.body) < 65_535
             name = attrs(message.body, 4)[2][:-1].decode()
             elements = self.held.setdefault(name, {})
-            for key, data, flags, _ in reading.elements([message.body]):
+            for key, data, flags, _, until in reading.elements([message.body]):
                 if message.kind == r.DELELEM:
-                    del elements[key]
+                    assert elements.pop(key)[2] == until
                 else:
                     assert key not in elements, "EEXIST"
-                    elements[key] = (data, flags)
+                    elements[key] = (data, flags, until)
 
     def read(self, family: Family) -> Mapping[object, object]:
         dumped = {
             name: [
                 m.body
-                for key, (data, flags) in some.items()
-                for m in r._messages(family, name, [r._element(key, data, flags)])
+                for key, (data, flags, until) in some.items()
+                for m in r._messages(family, name, [r._element(key, data, flags, until)])
             ]
             for name, some in self.held.items()
         }
         return reading.keys(family, dumped)
 
 
-@given(wanted, wanted, st.sampled_from((IPV4, IPV6)))
-def test_elements_of_a_change_are_read_back(
-    first: frozenset[Backend], second: frozenset[Backend], family: Family
-) -> None:
+@given(wanted, wanted, st.sampled_from((IPV4, IPV6)), st.booleans())
+def test_elements_of_a_change_are_read_back(first: Serving, second: Serving, family: Family, internal: bool) -> None:
     if family == IPV6:
-        first, second = (
-            frozenset(Backend(Address(bytes(12) + b.address), b.port) for b in some) for some in (first, second)
-        )
-    frontend = FRONTENDS[family]
+        first, second = map(as_ipv6, (first, second))
+    if internal:  # a list for the cluster is never empty
+        first, second = (some if some.backends else as_ipv6(ONE) if family == IPV6 else ONE for some in (first, second))
+    frontend = InternalKey(FRONTENDS[family]) if internal else FRONTENDS[family]
     one = slots.slots(first, None)
     two = slots.slots(second, one)
     maps = Maps()
@@ -120,8 +152,29 @@ def test_elements_of_a_change_are_read_back(
     assert maps.read(family) == {}
 
 
+ONE = Serving(frozenset({Backend(Address(bytes(3) + b"\1"), 80)}))
+
+
+def as_ipv6(it: Serving) -> Serving:
+    backends, heavy = (
+        frozenset(Backend(Address(bytes(12) + b.address), b.port) for b in some) for some in (it.backends, it.heavy)
+    )
+    return Serving(backends, it.dropped, it.affinity, heavy, it.weight)
+
+
+def test_a_list_for_the_cluster_stands_beside_the_frontends_own() -> None:
+    name, maps = FRONTENDS[IPV4], Maps()
+    two = Serving(ONE.backends | {Backend(Address(bytes(3) + b"\2"), 80)})
+    held = {name: slots.slots(Serving(dropped=True), None), InternalKey(name): slots.slots(two, None)}
+    for key, value in held.items():
+        maps.apply(r.render(key, Change(None, value)))
+    assert maps.read(IPV4) == held
+    maps.apply(r.render(name, Change(held[name], slots.slots(ONE, None))))
+    assert maps.read(IPV4) == held | {name: slots.slots(ONE, None)}
+
+
 def test_a_change_of_many_backends_fits_its_messages() -> None:
-    many = frozenset(Backend(Address((n + 1).to_bytes(4, "big")), 80) for n in range(4000))
+    many = Serving(frozenset(Backend(Address((n + 1).to_bytes(4, "big")), 80) for n in range(4000)))
     maps = Maps()
     maps.apply(r.render(FRONTENDS[IPV4], Change(None, slots.slots(many, None))))
     assert maps.read(IPV4) == {FRONTENDS[IPV4]: slots.slots(many, None)}
@@ -132,16 +185,37 @@ ranges = st.builds(
 )
 
 
-@given(st.lists(ranges, max_size=5))
-def test_ranges_are_read_back(drawn: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize(
+    ("name", "form"), [("service_ranges", ServiceRangeKey), ("cluster", ClusterRangeKey)], ids=["Services", "pods"]
+)
+@given(drawn=st.lists(ranges, max_size=5))
+def test_ranges_are_read_back(
+    name: str, form: type[ServiceRangeKey | ClusterRangeKey], drawn: list[tuple[int, int]]
+) -> None:
     kept: list[Prefix] = []
     for number, length in drawn:
         prefix = Prefix(Address(number.to_bytes(4, "big")), length)
         if all(prefix.first not in other and other.first not in prefix for other in kept):
             kept.append(prefix)
-    keys = {ServiceRangeKey(p.first, p.last): True for p in kept}
+    keys = {form(p.first, p.last): True for p in kept}
     bodies = [m.body for key in keys for m in r.render(key, Change(None, True))]
-    assert reading.keys(IPV4, {"service_ranges": bodies}) == keys
+    assert reading.keys(IPV4, {name: bodies}) == keys
+
+
+@given(st.lists(st.tuples(ranges, st.sampled_from((80, 443))), max_size=5, unique=True))
+def test_allowed_sources_are_read_back(drawn: list[tuple[tuple[int, int], int]]) -> None:
+    address, maps, keys = parse_address("192.0.2.1"), Maps(), {}
+    for (number, length), port in drawn:
+        frontend = Frontend(address, Protocol.TCP, port)
+        key = AllowedKey(frontend, Prefix(Address(number.to_bytes(4, "big")), length))
+        if all(key.sources.first != other.sources.first or other.frontend != frontend for other in keys):
+            keys[key] = True
+    for key in keys:
+        maps.apply(r.render(key, Change(None, True)))
+    assert maps.read(IPV4) == keys
+    for key in keys:
+        maps.apply(r.render(key, Change(True, None)))
+    assert maps.read(IPV4) == {}
 
 
 def test_adjacent_ranges_stay_apart() -> None:
@@ -151,16 +225,17 @@ def test_adjacent_ranges_stay_apart() -> None:
     assert reading.keys(IPV4, {"service_ranges": bodies}) == {one: True, two: True}
 
 
-def test_a_local_pod_is_read_back() -> None:
+@pytest.mark.parametrize("key", [LocalPodKey(parse_address("fd01::2")), RestrictedKey(FRONTENDS[IPV6])], ids=str)
+def test_a_key_without_a_value_is_read_back(key: LocalPodKey | RestrictedKey) -> None:
     maps = Maps()
-    key = LocalPodKey(parse_address("fd01::2"))
     maps.apply(r.render(key, Change(None, True)))
     assert maps.read(IPV6) == {key: True}
 
 
+SIZES = {"eps": 16, "allowed": 16, "pods": 8, "service_ranges": 4, "cluster": 4, "external_ips": 4}
 elements_of_hands = st.lists(
     st.tuples(
-        st.sampled_from(("svc", "eps", "refused", "external", "pods", "service_ranges")),
+        st.sampled_from(sorted(MAPS)),
         st.binary(min_size=4, max_size=4),
         st.integers(0, 255),
         st.integers(0, 2**32 - 1),
@@ -175,10 +250,10 @@ def test_whatever_hands_put_into_the_maps_is_read_and_can_be_removed(drawn: list
     dumped: dict[str, list[bytes]] = {}
     for name, address, protocol, slot in drawn:
         key = address + bytes((protocol, 0, 0, 0)) + bytes((0, 80, 0, 0)) + slot.to_bytes(4, "little")
-        key = key[: {"eps": 16, "pods": 8, "service_ranges": 4}.get(name, 12)]
+        key = key[: SIZES.get(name, 12)]
         key = key[: slot % 17] if slot % 3 == 0 else key  # in a table of another form than ours
         element = r._element(key) if slot % 5 else nest(1, attr(3, bytes((0, 0, 0, 2))))
         dumped.setdefault(name, []).append(r._message(bytes(4), [element], False).body)
     for key, value in reading.keys(IPV4, dumped).items():
-        gone = slots.slots(frozenset(), value) if isinstance(key, Frontend) else None
+        gone = slots.slots(Serving(), value) if isinstance(key, Frontend) else None
         assert r.render(key, Change(value, gone if isinstance(key, Frontend) else None)) or value == gone

@@ -10,7 +10,7 @@ from immutables import Map
 
 from podwire import views
 from podwire.model.addresses import parse_address, parse_prefix
-from podwire.model.network import Backend, LinkKey, Slots
+from podwire.model.network import Backend, LinkKey, Serving, Slots
 from podwire.model.objects import Attachment, Node, PodKey
 from podwire.model.snapshot import UNKNOWN, Local, Snapshot
 from podwire.views import BackendView, FrontendState, PodState
@@ -100,15 +100,16 @@ MANY = [Backend(parse_address(f"10.7.{n >> 8}.{n & 255}"), 80) for n in range(40
         pytest.param({A, B}, Slots(2, (A, None)), FrontendState.PENDING, id="a backend is missing"),
         pytest.param({A}, Slots(2, (A, B)), FrontendState.PENDING, id="a backend too many"),
         pytest.param({A}, Slots(None, (A,)), FrontendState.PENDING, id="slots without a verdict"),
-        pytest.param({A}, Slots(0, (A,)), FrontendState.PENDING, id="refused, though there is a backend"),
+        pytest.param({A}, Slots(None, (A,), True), FrontendState.PENDING, id="refused, though there is a backend"),
         pytest.param(set(), Slots(1, ()), FrontendState.PENDING, id="not refused, though there is none"),
-        pytest.param(set(), Slots(0, ()), FrontendState.REFUSED, id="refused"),
+        pytest.param(set(), Slots(None, (), True), FrontendState.REFUSED, id="refused"),
+        pytest.param(set(), Slots(None, (), True, True), FrontendState.PENDING, id="refused and dropped"),
         pytest.param({A}, None, FrontendState.PENDING, id="nothing held"),
         pytest.param({A}, UNKNOWN, FrontendState.FAILED, id="the last change failed"),
     ],
 )
 def test_states_of_a_frontend(wanted: Iterable[Backend], held: object, state: FrontendState) -> None:
-    assert views.frontend_state(frozenset(wanted), held) is state
+    assert views.frontend_state(Serving(frozenset(wanted)), held) is state
 
 
 def test_pods_come_sorted_with_their_state() -> None:

@@ -4,6 +4,7 @@
 it fails or forgets when a test tells it to.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from podwire.controller.transaction import Capability, Transaction
 from podwire.dataplane.linux import render as linux
 from podwire.dataplane.nftables import slots as nftables
 from podwire.model.addresses import parse_address, parse_prefix
+from podwire.model.network import Slots
 from podwire.model.objects import (
     AttachmentKey,
     BackendPort,
@@ -34,7 +36,7 @@ from podwire.model.objects import (
 from podwire.model.snapshot import Local, Snapshot
 from podwire.nodes import own, routes
 from podwire.pods import wiring
-from podwire.services import frontends
+from podwire.services import backends, frontends
 
 CAPABILITIES = (
     Capability("node", own.desired),
@@ -45,12 +47,16 @@ CAPABILITIES = (
 NODE = NodeKey("one")
 EXTERNAL = tuple(map(parse_address, ("192.0.2.1", "192.168.0.1")))
 """The second is a node's own too."""
+ZONES = tuple(((backends.ZONE, zone),) for zone in "ab")
 NODES = (
-    Node((parse_prefix("10.1.1.0/29"), parse_prefix("fd01::/64")), (EXTERNAL[1], parse_address("fd99::1"))),
-    Node((parse_prefix("10.1.2.0/28"),), (parse_address("192.168.0.2"),)),
+    Node((parse_prefix("10.1.1.0/29"), parse_prefix("fd01::/64")), (EXTERNAL[1], parse_address("fd99::1")), ZONES[0]),
+    Node((parse_prefix("10.1.2.0/28"),), (parse_address("192.168.0.2"),), ZONES[1]),
     Node(),
 )
 LOCAL = Local("one", 1500, (parse_prefix("10.96.0.0/16"),))
+
+BALANCER = tuple(map(parse_address, ("203.0.113.80", "2001:db8::80")))
+SOURCES = tuple(map(parse_prefix, ("10.1.0.0/16", "10.1.1.0/24", "0.0.0.0/0", "fd01::/64")))
 
 services = st.builds(
     Service,
@@ -71,12 +77,22 @@ services = st.builds(
         unique=True,
     ).map(tuple),
     external_ips=st.lists(st.sampled_from(EXTERNAL), max_size=1).map(tuple),
+    balancer_ips=st.lists(st.sampled_from((*EXTERNAL, *BALANCER)), max_size=2, unique=True).map(tuple),
+    source_ranges=st.lists(st.sampled_from(SOURCES), max_size=2).map(tuple),
+    affinity=st.sampled_from((0, 0, 60)),
+    external_local=st.booleans(),
+    internal_local=st.booleans(),
     created=st.sampled_from(("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")),
 )
 members = st.builds(
     Member,
     st.sampled_from([f"10.1.{n}.2" for n in range(6)] + ["fd01::2", "fd01::3"]).map(parse_address),
-    st.booleans(),
+    ready=st.booleans(),
+    serving=st.booleans(),
+    terminating=st.booleans(),
+    node=st.sampled_from(("", "one", "two")),
+    for_zones=st.sampled_from(((), (), ("a",), ("a", "b"), ("b",))),
+    for_nodes=st.sampled_from(((), (), ("one",), ("two",))),
 )
 service_keys = st.builds(ServiceKey, st.just("default"), st.sampled_from("abc"))
 slices = st.builds(
@@ -164,10 +180,10 @@ def transaction(drivers: tuple[Memory, ...]) -> Transaction:
 
 
 def contents(drivers: tuple[Memory, ...]) -> dict[str, dict[Any, Any]]:
-    """What the networks hold, with a frontend's backends as a set: positions may differ."""
+    """What the networks hold, with a frontend's backends counted: positions may differ."""
     return {
         driver.name: {
-            key: (value.verdict, frozenset(value.backends) - {None}) if hasattr(value, "verdict") else value
+            key: (Counter(value.backends) - Counter((None,)), value.kind) if isinstance(value, Slots) else value
             for key, value in driver.held.items()
         }
         for driver in drivers

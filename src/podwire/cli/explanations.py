@@ -54,6 +54,14 @@ def _frontend(it: FrontendWhy) -> Iterator[RenderableType]:
         rows.add_row(left.member, _left_out(left))
     if it.backends or it.left_out:
         yield Padding(rows, _INDENT, expand=False)
+    if it.cluster is not None:
+        yield Text(f"    clients in the cluster find {len(it.cluster)} backend{'' if len(it.cluster) == 1 else 's'}:")
+        inside = Table.grid(padding=(0, 2, 0, 0))
+        for backend in it.cluster:
+            inside.add_row(backend.backend, backend.where)
+        yield Padding(inside, _INDENT, expand=False)
+    for rule in it.rules:
+        yield Text(f"    {rule}")
 
 
 def _left_out(it: LeftOutView) -> str:

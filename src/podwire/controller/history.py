@@ -98,8 +98,8 @@ def words(key: object, change: Change) -> str:
     if isinstance(after, Slots) and isinstance(before, Slots):
         old, new = set(before.backends) - {None}, set(after.backends) - {None}
         told = [f"+{b}" for b in sorted(map(str, new - old))] + [f"-{b}" for b in sorted(map(str, old - new))]
-        if before.verdict != after.verdict or not told:
-            told.append(str(after).partition(":")[0])
+        if before.kind != after.kind or not told:
+            told.append(after.kind)
         return f"{key}: {' '.join(told)}"
     if before is None:
         return f"{key} added" + (f" ({after})" if isinstance(after, Slots) else "")

@@ -37,6 +37,7 @@ from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 from podwire.nodes.own import remembered
 from podwire.pods.readiness import obstacle
 from podwire.pods.wiring import interface_name
+from podwire.services.backends import zone_of
 from podwire.services.frontends import Claim, claims_of
 
 NOTHING = Touched()
@@ -201,6 +202,8 @@ def _put_node(now: Snapshot, key: NodeKey, node: Node | None) -> tuple[Snapshot,
     before, ranges = now.node, now.service_ranges
     now = replace(now, nodes=_set(now.nodes, key, node))
     touched: set[ServiceKey] = set()
+    if zone_of(now.node) != zone_of(before):  # whose hints count
+        touched |= set(now.services)
     if now.node.addresses != before.addresses:
         for name, service in now.services.items():
             if not {*before.addresses, *now.node.addresses}.isdisjoint(service.cluster_ips):

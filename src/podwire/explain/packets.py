@@ -12,12 +12,12 @@ from msgspec import Struct
 from podwire import views
 from podwire.explain.places import Places, is_own, node_of, own, own_source, places, where
 from podwire.explain.services import LIMITS, fitting, pods_of, show, show_frontend
-from podwire.model.addresses import Address, Family, family_of, parse_address, parse_host_port, show_address
-from podwire.model.network import Backend, Frontend
+from podwire.model.addresses import Address, Family, Prefix, family_of, parse_address, parse_host_port, show_address
+from podwire.model.network import Backend, Frontend, InternalKey, Serving
 from podwire.model.objects import AttachmentKey, PodKey, Protocol
 from podwire.model.snapshot import Snapshot
 from podwire.nodes.routes import gateway_to
-from podwire.services.frontends import frontends, owner
+from podwire.services.frontends import allowed_sources, owner, serving
 
 NODE = "node"
 """In place of a source: the node itself."""
@@ -28,6 +28,8 @@ class Verdict(Enum):
     """It goes to one of the choices, its destination rewritten."""
     REFUSED = "refused"
     """The client is told so at once."""
+    DROPPED = "dropped"
+    """It vanishes: the traffic policy or the Service's source ranges say so."""
     PASSED_ON = "passed on as it is"
     """No Service is there."""
 
@@ -65,15 +67,14 @@ def explain_packet(now: Snapshot, source: Address | None, to: Frontend) -> Packe
     shown = show_address(client) if client is not None else None
     if to in now.claims:
         key = owner(now, to)
-        wanted = frontends(now, key)[to]
-        state, pods = views.state_of(now, to, wanted), pods_of(now, key)
-        choices = tuple(_choice(known, client, backend, pods) for backend in fitting(wanted))
+        mine = serving(now, key)
+        wanted = mine.get(InternalKey(to), mine[to]) if _in_cluster(now, client) else mine[to]
+        state, pods = views.state_of(now, to, mine[to]), pods_of(now, key)
+        sources = allowed_sources(now.services[key], to)
+        banned = client is not None and sources != () and not any(client in cidr for cidr in sources)
+        choices = () if banned else tuple(_choice(known, client, backend, pods) for backend in fitting(wanted))
+        verdict, way = _balanced(to, wanted, len(choices)) if not banned else _banned(sources)
         notes = tuple(_notes(known, client, state))
-        if choices:
-            verdict, way = Verdict.BALANCED, f"one of {len(choices)} backends, each about as likely"
-            way = way if len(choices) > 1 else "the only backend"
-        else:
-            verdict, way = Verdict.REFUSED, f"no backend is ready; {_refusal(to.protocol)}"
         return PacketWhy(shown, told, show_frontend(to), verdict, show(key), state, way, choices, notes)
     if only_services(now, to.address) or (_is_elsewhere(now, client) and is_external_ip(now, to.address)):
         way = f"no Service has this port and protocol of the address, which is only Services'; {_refusal(to.protocol)}"
@@ -81,6 +82,30 @@ def explain_packet(now: Snapshot, source: Address | None, to: Frontend) -> Packe
     else:
         way, verdict = where(known, to.address), Verdict.PASSED_ON
     return PacketWhy(shown, told, show_frontend(to), verdict, None, None, way, (), ())
+
+
+def _balanced(to: Frontend, wanted: Serving, choices: int) -> tuple[Verdict, str]:
+    if choices and wanted.heavy:
+        return Verdict.BALANCED, f"one of {choices} backends, those on this node {wanted.weight} times as likely"
+    if choices:
+        return Verdict.BALANCED, f"one of {choices} backends, each about as likely" if choices > 1 else ONLY
+    if wanted.dropped:
+        return Verdict.DROPPED, "this node has no backend of it, others have, and the traffic policy is Local"
+    return Verdict.REFUSED, f"no backend is ready; {_refusal(to.protocol)}"
+
+
+ONLY = "the only backend"
+
+
+def _banned(sources: tuple[Prefix, ...]) -> tuple[Verdict, str]:
+    return Verdict.DROPPED, f"only clients in {', '.join(str(cidr) for cidr in sources)} may use it"
+
+
+def _in_cluster(now: Snapshot, client: Address | None) -> bool:
+    """Whether externalTrafficPolicy leaves a client alone: this node, and pods of all nodes."""
+    if client is None or is_own(now, client):
+        return True
+    return any(client in block for node in now.nodes.values() for block in node.pod_cidrs)
 
 
 def _choice(known: Places, client: Address | None, backend: Backend, pods: dict[Address, PodKey]) -> Choice:

@@ -13,10 +13,11 @@ from podwire.dataplane.nftables.layout import CLASSES
 from podwire.dataplane.nftables.slots import slots
 from podwire.explain.places import Places, places, where
 from podwire.model.addresses import FAMILIES, Address, family_of, show_address, show_host_port
-from podwire.model.network import Backend, Frontend
+from podwire.model.network import Backend, Frontend, InternalKey, Serving
 from podwire.model.objects import BackendSlice, Member, PodKey, Service, ServiceKey, ServicePort, SliceKey
 from podwire.model.snapshot import Snapshot
-from podwire.services.frontends import Kind, LeftOut, frontends, left_out, node_port_addresses, of_port, owner
+from podwire.services.backends import LeftOut, left_out
+from podwire.services.frontends import Kind, allowed_sources, is_local, node_port_addresses, of_port, owner, serving
 
 LIMITS = {
     views.FrontendState.PENDING: "nftables does not hold all of this yet: until then it is as it was before",
@@ -42,7 +43,8 @@ class BackendWhere(Struct, frozen=True):
 
 class FrontendWhy(Struct, frozen=True):
     """`port`: the ServicePort's name. `owner`: who has this frontend instead; None: it is this Service's, and `state`
-    says what the data plane holds of it."""
+    says what the data plane holds of it. `cluster`: the backends that clients in the cluster find instead, None: the
+    same. `rules`: what else is decided there, in words."""
 
     frontend: str
     kind: str
@@ -51,6 +53,8 @@ class FrontendWhy(Struct, frozen=True):
     state: views.FrontendState | None
     backends: tuple[BackendWhere, ...]
     left_out: tuple[LeftOutView, ...]
+    cluster: tuple[BackendWhere, ...] | None = None
+    rules: tuple[str, ...] = ()
 
 
 class ServiceWhy(Struct, frozen=True):
@@ -67,8 +71,8 @@ def explain_service(now: Snapshot, key: ServiceKey, errors: Iterable[str] = ()) 
     wrong = tuple(error for error in errors if error.startswith(heads))
     if it is None:
         return ServiceWhy(show(key), (), (_only_slices(now, key), *wrong))
-    known, mine = places(now), frontends(now, key)
-    # Of two ports with one frontend the later has it, as in `frontends`.
+    known, mine = places(now), serving(now, key)
+    # Of two ports with one frontend the later has it, as in `serving`.
     ports = {frontend: port for port in it.ports for _, frontend in of_port(it, port, now.node)}
     told = tuple(
         _frontend(known, key, port, kind, frontend, mine if ports[frontend] is port else None)
@@ -87,9 +91,9 @@ def show_frontend(it: Frontend) -> str:
     return f"{show_host_port(it.address, it.port)}/{it.protocol.name}"
 
 
-def fitting(wanted: frozenset[Backend]) -> list[Backend]:
+def fitting(wanted: Serving) -> list[Backend]:
     """Those that get a slot, sorted."""
-    return sorted(backend for backend in slots(wanted, None).backends if backend is not None)
+    return sorted({backend for backend in slots(wanted, None).backends if backend is not None})
 
 
 def pods_of(now: Snapshot, key: ServiceKey) -> dict[Address, PodKey]:
@@ -106,7 +110,7 @@ def _frontend(
     port: ServicePort,
     kind: Kind,
     frontend: Frontend,
-    mine: dict[Frontend, frozenset[Backend]] | None,
+    mine: dict[Frontend | InternalKey, Serving] | None,
 ) -> FrontendWhy:
     """`mine` None: another port of the same Service has it."""
     now = known.now
@@ -115,21 +119,37 @@ def _frontend(
     if first != key or mine is None:
         has = show(first) if first != key else f"another port of {show(key)}"
         return FrontendWhy(name, kind.value, port.name, has, None, (), ())
-    wanted = mine[frontend]
+    it, wanted, inside = now.services[key], mine[frontend], mine.get(InternalKey(frontend))
     held, pods = fitting(wanted), pods_of(now, key)
+
+    def shown(some: Iterable[Backend]) -> tuple[BackendWhere, ...]:
+        return tuple(BackendWhere(str(b), where(known, b.address, pods.get(b.address))) for b in some)
+
     return FrontendWhy(
         frontend=name,
         kind=kind.value,
         port=port.name,
         owner=None,
         state=views.state_of(now, frontend, wanted),
-        backends=tuple(BackendWhere(str(b), where(known, b.address, pods.get(b.address))) for b in held),
-        left_out=tuple(_left_out(now, key, port, frontend, frozenset(held))),
+        backends=shown(held),
+        left_out=tuple(_left_out(now, key, port, frontend, frozenset(held), is_local(it, kind))),
+        cluster=shown(fitting(inside)) if inside is not None else None,
+        rules=tuple(_rules(it, frontend, wanted)),
     )
 
 
+def _rules(it: Service, frontend: Frontend, wanted: Serving) -> Iterator[str]:
+    if wanted.dropped:
+        yield "this node has no backend of it, others have, and the traffic policy is Local: packets are dropped"
+    if wanted.heavy:
+        yield f"backends on this node get {wanted.weight} times as many connections"
+    sources = allowed_sources(it, frontend)
+    if sources:
+        yield f"only for clients in {', '.join(str(cidr) for cidr in sources)}: packets of others are dropped"
+
+
 def _left_out(
-    now: Snapshot, key: ServiceKey, port: ServicePort, frontend: Frontend, held: frozenset[Backend]
+    now: Snapshot, key: ServiceKey, port: ServicePort, frontend: Frontend, held: frozenset[Backend], local: bool
 ) -> Iterator[LeftOutView]:
     """A pod that serves by another slice is not left out, nor is one whose address of another family serves there."""
     serving = {backend.address for backend in held}
@@ -139,17 +159,20 @@ def _left_out(
         if member.address in serving or (family != frontend.family and family in families):
             continue
         pod = show(member.target) if member.target is not None else None
-        reason = _reason(part, member, port, frontend)
+        reason = _reason(now, part, member, port, frontend, local, len(held))
         yield LeftOutView(show_address(member.address), pod, show(slice_key), reason)
 
 
-def _reason(part: BackendSlice, member: Member, port: ServicePort, frontend: Frontend) -> str:
+def _reason(
+    now: Snapshot, part: BackendSlice, member: Member, port: ServicePort, frontend: Frontend, local: bool, count: int
+) -> str:
     if family_of(member.address) != frontend.family:
         return LeftOut.OTHER_FAMILY.value
     if not any((each.name, each.protocol) == (port.name, port.protocol) for each in part.ports):
         return LeftOut.NO_SUCH_PORT.value
-    reason = left_out(member)
-    return reason.value if reason is not None else TOO_MANY
+    if count == CLASSES[-1] and left_out(member, local=local, node=now.local.name) is LeftOut.OTHER_PLACE:
+        return TOO_MANY
+    return left_out(member, local=local, node=now.local.name).value
 
 
 def _claimed_by(it: Service, now: Snapshot) -> Iterator[Frontend]:

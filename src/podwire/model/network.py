@@ -124,23 +124,59 @@ class Backend(Value, frozen=True):
         return show_host_port(self.address, self.port)
 
 
+class InternalKey(Value, frozen=True):
+    """A frontend as clients in the cluster find it, where others are given another list (externalTrafficPolicy Local).
+    Its value is a Serving, in the kernel Slots."""
+
+    frontend: Frontend
+
+    @property
+    def address(self) -> Address:
+        return self.frontend.address
+
+    def __str__(self) -> str:
+        return f"{self.frontend} for the cluster"
+
+
+class Serving(Value, frozen=True):
+    """What answers for a frontend.
+
+    Without backends it is refused; `dropped`: it is passed over in silence, since others answer for it elsewhere.
+    Those in `heavy` count `weight` times. `affinity`: a client keeps its backend for that many seconds, 0: not at all.
+    """
+
+    backends: frozenset[Backend] = frozenset()
+    dropped: bool = False
+    affinity: int = 0
+    heavy: frozenset[Backend] = frozenset()
+    weight: int = 1
+
+
 class Slots(NamedTuple):
     """A frontend as nftables holds it.
 
-    `verdict` is its capacity class (1, 2, 4, 8 …), 0 where it is refused, None where it is missing, -1 where it is
-    none that we give. Right is: as many slots as the class, the lower half of them full. `also_refused`: it stands
-    among the refused beside its verdict or slots.
+    `verdict` is its capacity class (1, 2, 4, 8 …), None where it has none, -1 where it is none that we give. Right is:
+    as many slots as the class, the lower half of them full; or no verdict and no slots, and it stands either among the
+    `refused` or among the `dropped`.
     """
 
     verdict: int | None
-    backends: tuple[Backend | None, ...]
-    also_refused: bool = False
+    backends: tuple[Backend | None, ...] = ()
+    refused: bool = False
+    dropped: bool = False
+
+    @property
+    def kind(self) -> str:
+        marks = ["refused"] * self.refused + ["dropped"] * self.dropped
+        if self.verdict is not None:
+            marks.insert(0, f"class {self.verdict}" if self.verdict > 0 else "a foreign verdict")
+        elif not marks:
+            marks = ["no verdict"]
+        return " and ".join(marks)
 
     def __str__(self) -> str:
         held = ", ".join(str(b) for b in self.backends if b is not None)
-        kind = {None: "no verdict", 0: "refused", -1: "a foreign verdict"}.get(self.verdict, f"class {self.verdict}")
-        kind += " and refused" if self.also_refused else ""
-        return f"{kind}: {held}" if held else kind
+        return f"{self.kind}: {held}" if held else self.kind
 
 
 class AlienKey(Value, frozen=True):
@@ -174,9 +210,38 @@ class ExternalKey(Value, frozen=True):
         return f"external {self.frontend}"
 
 
+class RestrictedKey(Value, frozen=True):
+    """A frontend that only some may use (loadBalancerSourceRanges): see AllowedKey."""
+
+    frontend: Frontend
+
+    def __str__(self) -> str:
+        return f"restricted {self.frontend}"
+
+
+class AllowedKey(Value, frozen=True):
+    """Who may use a restricted frontend."""
+
+    frontend: Frontend
+    sources: Prefix
+
+    def __str__(self) -> str:
+        return f"{self.sources} to {self.frontend}"
+
+
+class ClusterRangeKey(Value, frozen=True):
+    """Addresses of the cluster's pods, of whatever node; both ends included."""
+
+    first: Address
+    last: Address
+
+    def __str__(self) -> str:
+        return f"pods of the cluster {show_address(self.first)} to {show_address(self.last)}"
+
+
 class ExternalIPKey(Value, frozen=True):
-    """An external IP of some Service: what comes to it from elsewhere and no frontend takes is refused, since passing
-    it on would send it back to where it came from."""
+    """An external IP or load balancer's address of some Service: what comes to it from elsewhere and no frontend takes
+    is refused, since passing it on would send it back to where it came from."""
 
     address: Address
 

@@ -117,13 +117,21 @@ class Service(Value, frozen=True):
     """A Service that has addresses of its own; a headless or ExternalName one has no `cluster_ips`.
 
     `created` is the object's creationTimestamp (RFC 3339, so text order is time order): of two Services that claim
-    one frontend the older has it.
+    one frontend the older has it. `balancer_ips`: those of status.loadBalancer.ingress that packets reach as they are
+    (ipMode VIP, KEP-1860). `source_ranges`: who may use these. `affinity`: for how many seconds after its last new
+    connection a client keeps its backend, 0: not at all. `external_local`, `internal_local`: the traffic policies.
     """
 
     ports: tuple[ServicePort, ...]
     cluster_ips: tuple[Address, ...] = ()
     external_ips: tuple[Address, ...] = ()
     created: str = ""
+    balancer_ips: tuple[Address, ...] = ()
+    source_ranges: tuple[Prefix, ...] = ()
+    affinity: int = 0
+    external_local: bool = False
+    internal_local: bool = False
+    health_port: int = 0
 
 
 class BackendPort(Value, frozen=True):
@@ -135,7 +143,10 @@ class BackendPort(Value, frozen=True):
 
 
 class Member(Value, frozen=True):
-    """One pod (or other host) in a slice. Its first address is the one that serves (EndpointSlice API)."""
+    """One pod (or other host) in a slice. Its first address is the one that serves (EndpointSlice API).
+
+    `for_zones` and `for_nodes`, sorted: whose clients it should serve (its hints).
+    """
 
     address: Address
     ready: bool = True
@@ -144,6 +155,8 @@ class Member(Value, frozen=True):
     node: str = ""
     zone: str = ""
     target: PodKey | None = None
+    for_zones: tuple[str, ...] = ()
+    for_nodes: tuple[str, ...] = ()
 
 
 class BackendSlice(Value, frozen=True):

@@ -33,11 +33,13 @@ from podwire.model.objects import (
 
 class Local(Value, frozen=True):
     """What this agent is told of its own node. `mtu` (bytes) is that of pod interfaces, 0 while it isn't known;
-    `service_cidrs` are beside those of the ServiceCIDR objects (`Snapshot.service_ranges`)."""
+    `service_cidrs` are beside those of the ServiceCIDR objects (`Snapshot.service_ranges`). A backend on this node
+    gets `local_weight` times as many of this node's connections as one elsewhere."""
 
     name: str
     mtu: int = 0
     service_cidrs: tuple[Prefix, ...] = ()
+    local_weight: int = 1
 
     @property
     def key(self) -> NodeKey:

@@ -1,21 +1,33 @@
-"""Services and their slices to frontends with their backends. Pure.
+"""Services and their slices to frontends with what answers for them. Pure.
 
 Invariants: a frontend has one owner, the oldest Service that claims it (creation time, then name); the others are told
-so by `explain`. A Service's frontends exist with or without backends: without, they are refused. Backends are a set:
-slices may repeat each other.
+so by `explain`. A Service's frontends exist with or without backends: without, they are refused, or dropped where the
+traffic policy leaves them to other nodes. Clients in the cluster find all backends whatever externalTrafficPolicy says.
 """
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
 
-from podwire.model.addresses import Address
-from podwire.model.network import Backend, ExternalIPKey, ExternalKey, Frontend, ServiceRangeKey
-from podwire.model.objects import Member, Node, Protocol, Service, ServiceKey, ServicePort
+from podwire.model.addresses import Address, Prefix, disjoint
+from podwire.model.network import (
+    AllowedKey,
+    Backend,
+    ClusterRangeKey,
+    ExternalIPKey,
+    ExternalKey,
+    Frontend,
+    InternalKey,
+    RestrictedKey,
+    ServiceRangeKey,
+    Serving,
+)
+from podwire.model.objects import Node, Service, ServiceKey, ServicePort
 from podwire.model.snapshot import Snapshot, Touched
+from podwire.services.backends import NOBODY, Pool, pools
 
 Claim = Frontend | Address
-"""What a Service claims: a frontend, or all of a cluster IP or external IP."""
+"""What a Service claims: a frontend, or all of a cluster IP, external IP or load balancer's address."""
 
 
 class Kind(Enum):
@@ -24,66 +36,87 @@ class Kind(Enum):
     CLUSTER_IP = "cluster IP"
     EXTERNAL_IP = "external IP"
     NODE_PORT = "node port"
-
-
-class LeftOut(Enum):
-    """Why a member of a slice is no backend."""
-
-    NOT_READY = "not ready"
-    OTHER_FAMILY = "of another address family"
-    NO_SUCH_PORT = "its slice has no port of that name and protocol"
+    BALANCER = "load balancer"
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
     keys: Iterable[ServiceKey] = now.services if touched is None else sorted(touched.services)
     found: dict[Any, Any] = {}
-    ranges = now.service_ranges
     for key in keys:
         service = now.services.get(key)
         if service is not None:
-            mine = frontends(now, key)
-            found |= mine
-            found |= {ExternalKey(f): True for f in mine if f.address not in service.cluster_ips}
-            own = now.node.addresses  # a Service there must not shut the node
-            alone = [a for a in service.cluster_ips if a not in own and not any(a in cidr for cidr in ranges)]
-            found |= {ServiceRangeKey(a, a): True for a in alone}
-            found |= {ExternalIPKey(a): True for a in service.external_ips}
+            found |= _of_service(now, key, service)
     if touched is None or touched.ranges:
-        found |= {ServiceRangeKey(cidr.first, cidr.last): True for cidr in ranges}
+        found |= {ServiceRangeKey(cidr.first, cidr.last): True for cidr in now.service_ranges}
+    if touched is None or touched.nodes:
+        found |= {ClusterRangeKey(cidr.first, cidr.last): True for cidr in _pod_ranges(now)}
     return {"nftables": found}
 
 
-def frontends(now: Snapshot, key: ServiceKey) -> dict[Frontend, frozenset[Backend]]:
-    """The frontends that this Service owns."""
+def _of_service(now: Snapshot, key: ServiceKey, service: Service) -> dict[Any, Any]:
+    served = serving(now, key)
+    mine = [frontend for frontend in served if isinstance(frontend, Frontend)]
+    found: dict[Any, Any] = {**served}
+    found |= {ExternalKey(f): True for f in mine if f.address not in service.cluster_ips}
+    own = now.node.addresses  # a Service there must not shut the node
+    alone = [a for a in service.cluster_ips if a not in own and not any(a in cidr for cidr in now.service_ranges)]
+    found |= {ServiceRangeKey(a, a): True for a in alone}
+    found |= {ExternalIPKey(a): True for a in (*service.external_ips, *service.balancer_ips)}
+    for frontend in mine:
+        sources = allowed_sources(service, frontend)
+        if sources:
+            found |= {RestrictedKey(frontend): True} | {AllowedKey(frontend, cidr): True for cidr in sources}
+    return found
+
+
+def allowed_sources(service: Service, frontend: Frontend) -> tuple[Prefix, ...]:
+    """Who may use one of its frontends, nothing: everybody. It is for the load balancer's addresses only, and in a
+    family without ranges everybody may come, as with kube-proxy."""
+    if frontend.address not in service.balancer_ips:
+        return ()
+    return disjoint(cidr for cidr in service.source_ranges if cidr.family == frontend.family)
+
+
+def _pod_ranges(now: Snapshot) -> Iterable[Prefix]:
+    return disjoint(cidr for node in now.nodes.values() for cidr in node.pod_cidrs)
+
+
+def frontends(now: Snapshot, key: ServiceKey) -> dict[Frontend, Serving]:
+    """The frontends that this Service owns, and what answers there: for clients in the cluster see `serving`."""
+    return {name: value for name, value in serving(now, key).items() if isinstance(name, Frontend)}
+
+
+def serving(now: Snapshot, key: ServiceKey) -> dict[Frontend | InternalKey, Serving]:
+    """The frontends that this Service owns, and beside them those that clients in the cluster find otherwise."""
     service = now.services.get(key)
     if service is None:
         return {}
-    serving = _serving(now, key)
-    found: dict[Frontend, frozenset[Backend]] = {}
+    known = pools(now, key)
+    found: dict[Frontend | InternalKey, Serving] = {}
     for port in service.ports:
-        for _, frontend in of_port(service, port, now.node):
+        for kind, frontend in of_port(service, port, now.node):
             if owner(now, frontend) == key:
-                backends = serving.get((port.name, port.protocol, len(frontend.address)), ())
-                found[frontend] = frozenset(backends)
+                pool = known.get((port.name, port.protocol, len(frontend.address)), NOBODY)
+                local = is_local(service, kind)
+                found.pop(InternalKey(frontend), None)  # of two ports with one frontend the later has it
+                found[frontend] = _served(now, service, pool, local)
+                if local and kind is not Kind.CLUSTER_IP and pool.cluster:
+                    found[InternalKey(frontend)] = _served(now, service, pool, local=False)
     return found
 
 
-def _serving(now: Snapshot, key: ServiceKey) -> dict[tuple[str, Protocol, int], set[Backend]]:
-    """By name and protocol of the ServicePort, and the size of an address."""
-    found: dict[tuple[str, Protocol, int], set[Backend]] = {}
-    for slice_key in now.slices_of.get(key, ()):
-        part = now.slices[slice_key]
-        ready = [member.address for member in part.members if left_out(member) is None]
-        for port in part.ports:
-            for address in ready:
-                into = found.setdefault((port.name, port.protocol, len(address)), set())
-                into.add(Backend(address, port.port))
-    return found
+def is_local(service: Service, kind: Kind) -> bool:
+    """Whether only this node's backends may answer there."""
+    return service.internal_local if kind is Kind.CLUSTER_IP else service.external_local
 
 
-def left_out(member: Member) -> LeftOut | None:
-    """None: it serves."""
-    return None if member.ready else LeftOut.NOT_READY
+def _served(now: Snapshot, service: Service, pool: Pool, local: bool) -> Serving:
+    backends, weight = pool.local if local else pool.cluster, now.local.local_weight
+    heavy = pool.local & backends if weight > 1 and not local else NO_BACKENDS
+    return Serving(backends, local and pool.known and not backends, service.affinity, heavy, weight if heavy else 1)
+
+
+NO_BACKENDS: frozenset[Backend] = frozenset()
 
 
 def claimed(service: Service, node: Node) -> frozenset[Frontend]:
@@ -93,7 +126,7 @@ def claimed(service: Service, node: Node) -> frozenset[Frontend]:
 
 def claims_of(service: Service, node: Node) -> frozenset[Claim]:
     """All that another Service could claim too: what becomes of it depends on both."""
-    return claimed(service, node) | {*service.cluster_ips, *service.external_ips}
+    return claimed(service, node) | {*service.cluster_ips, *service.external_ips, *service.balancer_ips}
 
 
 def node_port_addresses(node: Node) -> tuple[Address, ...]:
@@ -110,6 +143,8 @@ def of_port(service: Service, port: ServicePort, node: Node) -> Iterator[tuple[K
         yield Kind.CLUSTER_IP, Frontend(address, port.protocol, port.port)
     for address in service.external_ips:
         yield Kind.EXTERNAL_IP, Frontend(address, port.protocol, port.port)
+    for address in service.balancer_ips:
+        yield Kind.BALANCER, Frontend(address, port.protocol, port.port)
     if port.node_port and service.cluster_ips:
         families = {len(address) for address in service.cluster_ips}
         for address in node_port_addresses(node):

@@ -18,6 +18,7 @@ from podwire.model.addresses import (
     family_of,
     parse_address,
     parse_prefix,
+    prefix_around,
     show_address,
     special,
     special_in,
@@ -186,6 +187,26 @@ _PROTOCOLS = {protocol.name: protocol for protocol in Protocol}
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+
+
+def read_sources(text: str) -> Prefix:
+    """A range of clients; host bits and blanks around it are let pass, as by the API server."""
+    head, _, tail = text.strip().partition("/")
+    try:
+        address = parse_address(head)
+        bits = family_of(address).bits
+        if tail.isascii() and tail.isdigit() and int(tail) <= bits:
+            return prefix_around(address, int(tail))
+    except ValueError:
+        pass
+    raise Invalid("", f"expected an address range such as 192.0.2.0/24 or 2001:db8::/32, not {shown(text)}")
+
+
+def read_one_of(value: str | None, path: str, known: Sequence[str]) -> str:
+    """The first of them where nothing is given."""
+    if value is not None and value not in known:
+        raise Invalid(path, f"expected {' or '.join(known)}, not {shown(value)}")
+    return value or known[0]
 
 
 def read_port(value: int, path: str) -> int:

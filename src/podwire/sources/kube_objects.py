@@ -53,17 +53,45 @@ class ServicePort(Wire, frozen=True):
     node_port: int | None = None
 
 
+class ClientIPConfig(Wire, frozen=True):
+    timeout_seconds: int | None = None
+
+
+class SessionAffinityConfig(Wire, frozen=True):
+    client_ip: ClientIPConfig | None = field(default=None, name="clientIP")
+
+
 class ServiceSpec(Wire, frozen=True):
     type: str | None = None
     cluster_ip: str | None = field(default=None, name="clusterIP")
     cluster_ips: list[str] | None = field(default=None, name="clusterIPs")
     external_ips: list[str] | None = field(default=None, name="externalIPs")
     ports: list[ServicePort] | None = None
+    session_affinity: str | None = None
+    session_affinity_config: SessionAffinityConfig | None = None
+    external_traffic_policy: str | None = None
+    internal_traffic_policy: str | None = None
+    load_balancer_source_ranges: list[str] | None = None
+    health_check_node_port: int | None = None
+
+
+class Ingress(Wire, frozen=True):
+    ip: str | None = None
+    ip_mode: str | None = None
+
+
+class LoadBalancerStatus(Wire, frozen=True):
+    ingress: list[Ingress] | None = None
+
+
+class ServiceStatus(Wire, frozen=True):
+    load_balancer: LoadBalancerStatus | None = None
 
 
 class Service(Wire, frozen=True):
     metadata: ServiceMeta
     spec: ServiceSpec
+    status: ServiceStatus | None = None
 
 
 class PodSpec(Wire, frozen=True):
@@ -129,12 +157,22 @@ class ObjectReference(Wire, frozen=True):
     namespace: str | None = None
 
 
+class ForZone(Wire, frozen=True):
+    name: str
+
+
+class EndpointHints(Wire, frozen=True):
+    for_zones: list[ForZone] | None = None
+    for_nodes: list[ForZone] | None = None
+
+
 class Endpoint(Wire, frozen=True):
     addresses: list[str]
     conditions: EndpointConditions | None = None
     node_name: str | None = None
     zone: str | None = None
     target_ref: ObjectReference | None = None
+    hints: EndpointHints | None = None
 
 
 class EndpointSlice(Wire, frozen=True):

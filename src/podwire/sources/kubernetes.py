@@ -35,9 +35,11 @@ from podwire.sources.fields import (
     read_either,
     read_label,
     read_name,
+    read_one_of,
     read_port,
     read_prefix,
     read_protocol,
+    read_sources,
     read_time,
     read_unicast,
     shown,
@@ -60,6 +62,8 @@ from podwire.sources.kube_objects import (
     ServiceCIDR,
     ServiceLabels,
     ServicePort,
+    ServiceSpec,
+    ServiceStatus,
     SliceLabels,
 )
 
@@ -190,7 +194,57 @@ def _service(thing: Service, left_out: list[Invalid] | None) -> Translated:
     check_one_per_family("spec.clusterIPs", cluster_ips)
     if not ports:
         raise Invalid("spec.ports", "expected at least one port")
-    return Translated(key, objects.Service(ports, tuple(cluster_ips), external_ips, created))
+    balanced = kind == "LoadBalancer"
+    external_local = read_one_of(spec.external_traffic_policy, "spec.externalTrafficPolicy", _POLICIES) == "Local"
+    internal_local = read_one_of(spec.internal_traffic_policy, "spec.internalTrafficPolicy", _POLICIES) == "Local"
+    sources = read_each("spec.loadBalancerSourceRanges", spec.load_balancer_source_ranges, read_sources)
+    health_port = (
+        read_port(spec.health_check_node_port, "spec.healthCheckNodePort") if spec.health_check_node_port else 0
+    )
+    it = objects.Service(
+        ports,
+        tuple(cluster_ips),
+        external_ips,
+        created,
+        balancer_ips=_balancer_ips(thing.status) if balanced else (),
+        source_ranges=tuple(sorted(set(sources))) if balanced else (),
+        affinity=_affinity(spec),
+        external_local=external_local,
+        internal_local=internal_local,
+        health_port=health_port if balanced and external_local else 0,
+    )
+    return Translated(key, it)
+
+
+_POLICIES = ("Cluster", "Local")
+_LONGEST_AFFINITY = 86_400
+_AFFINITY = 10_800
+
+
+def _affinity(spec: ServiceSpec) -> int:
+    """Seconds; 0: none."""
+    if read_one_of(spec.session_affinity, "spec.sessionAffinity", ("None", "ClientIP")) == "None":
+        return 0
+    config = spec.session_affinity_config
+    seconds = config.client_ip.timeout_seconds if config is not None and config.client_ip is not None else None
+    if seconds is None:
+        return _AFFINITY
+    if not 1 <= seconds <= _LONGEST_AFFINITY:
+        path = "spec.sessionAffinityConfig.clientIP.timeoutSeconds"
+        raise Invalid(path, f"expected seconds from 1 to {_LONGEST_AFFINITY}, not {shown(seconds)}")
+    return seconds
+
+
+def _balancer_ips(status: ServiceStatus | None) -> tuple[Address, ...]:
+    """Those whose packets come as they are (KEP-1860): of mode Proxy the load balancer rewrites them."""
+    ingress = (status.load_balancer.ingress if status is not None and status.load_balancer is not None else None) or []
+    direct = [
+        each.ip
+        for number, each in enumerate(ingress)
+        if read_one_of(each.ip_mode, f"status.loadBalancer.ingress[{number}].ipMode", ("VIP", "Proxy")) == "VIP"
+        and each.ip
+    ]
+    return tuple(sorted(set(read_each("status.loadBalancer.ingress", direct, read_unicast))))
 
 
 def _service_ports(given: list[ServicePort], kind: str) -> tuple[objects.ServicePort, ...]:
@@ -274,7 +328,13 @@ def _member(read: Callable[[str], Address], namespace: str, endpoint: Endpoint) 
     if reference is not None and reference.kind == "Pod" and reference.name:
         target = PodKey(intern(reference.namespace or namespace), reference.name)
     node, zone = intern(endpoint.node_name or ""), intern(endpoint.zone or "")
-    return objects.Member(addresses[0], ready, serving, terminating, node, zone, target)
+    if endpoint.hints is None:
+        return objects.Member(addresses[0], ready, serving, terminating, node, zone, target)
+    zones, nodes = (
+        tuple(sorted({intern(each.name) for each in some or ()}))
+        for some in (endpoint.hints.for_zones, endpoint.hints.for_nodes)
+    )
+    return objects.Member(addresses[0], ready, serving, terminating, node, zone, target, zones, nodes)
 
 
 def _ordered(members: list[objects.Member]) -> tuple[objects.Member, ...]:

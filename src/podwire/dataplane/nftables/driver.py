@@ -19,7 +19,20 @@ from podwire.dataplane.nftables.layout import SEAL, layout, renew, seal
 from podwire.model.addresses import FAMILIES, Family
 from podwire.model.network import RulesKey
 
-MAPS = ("svc", "eps", "refused", "service_ranges", "external", "external_ips", "pods")
+MAPS = (
+    "svc",
+    "svc_internal",
+    "eps",
+    "refused",
+    "dropped",
+    "restricted",
+    "allowed",
+    "service_ranges",
+    "cluster",
+    "external",
+    "external_ips",
+    "pods",
+)
 _CHAIN_COMMENT = 12
 
 

@@ -4,12 +4,16 @@ Invariants: rules never change while the table lives; what changes is elements o
 shape that nft lists rightly and, where it can, loads again: other tools on the node read it. All of it is added to an
 empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that names `eps`.
 
-    pre, out   a frontend's verdict in `svc` sends the packet to the chain of its capacity class
+    guard,     whoever may not use a restricted frontend is dropped
+    guardout
+    pre, out   a frontend's verdict in `svc` sends the packet to the chain of its capacity class; one that has another
+               list for clients in the cluster has that in `svc_internal`
     c1 … c4096 draw a slot of `eps` and rewrite the destination; an empty slot breaks the rule, the next draws again;
                then one from the lower half, which is always full; then the first slot, since every lookup reads the
                newest generation: a frontend may have left this class in between
+    i1 … i4096 the same for the cluster's list: its slots are numbered from INTERNAL on
     entry,     whatever still goes to a refused frontend or to an address that is only a Service's is refused at once,
-    local      and what comes from elsewhere to an external IP
+    local      and what comes from elsewhere to an external IP; what goes to a dropped one vanishes
     post       a pod that reaches itself through a Service must see another source
     remote     so must a backend elsewhere whose client is elsewhere too: its answer has to come back by this node
 """
@@ -20,11 +24,15 @@ TABLE = "podwire"
 CLASSES = tuple(1 << n for n in range(13))
 DRAWS = 6
 """From all slots, before the one from the full lower half: at worst one in 64 new connections gets there."""
+INTERNAL = 1 << 16
+"""The number of the first slot of a list for clients in the cluster."""
 PROTOCOLS = ("tcp", "udp", "sctp")
 SEAL = "layout"
 """An empty chain whose comment is the digest of what the table reads as just after loading."""
 
 _HOOKS = {
+    "guard": "filter hook prerouting priority -110",
+    "guardout": "filter hook output priority -110",
     "pre": "nat hook prerouting priority -100",
     "out": "nat hook output priority -100",
     "post": "nat hook postrouting priority 100",
@@ -68,8 +76,13 @@ def _maps(family: Family) -> list[str]:
     slot = f"{ip} daddr . meta l4proto . th dport . numgen random mod 2"
     return [
         f"add map {where} svc {{ type {kind} . inet_proto . inet_service : verdict; size 131072; }}",
+        f"add map {where} svc_internal {{ type {kind} . inet_proto . inet_service : verdict; size 131072; }}",
         f"add map {where} eps {{ typeof {slot} : {ip} daddr . th dport; size 1048576; }}",
         f"add set {where} refused {{ type {kind} . inet_proto . inet_service; size 131072; }}",
+        f"add set {where} dropped {{ type {kind} . inet_proto . inet_service; size 131072; }}",
+        f"add set {where} restricted {{ type {kind} . inet_proto . inet_service; size 131072; }}",
+        f"add set {where} allowed {{ type {kind} . inet_proto . inet_service . {kind}; flags interval; }}",
+        f"add set {where} cluster {{ type {kind}; flags interval; }}",
         f"add set {where} service_ranges {{ type {kind}; flags interval; }}",
         f"add set {where} external {{ type {kind} . inet_proto . inet_service; size 131072; }}",
         f"add set {where} external_ips {{ type {kind}; size 65536; }}",
@@ -79,7 +92,14 @@ def _maps(family: Family) -> list[str]:
 
 def _rules(ip: str) -> dict[str, list[str]]:
     frontend = f"{ip} daddr . meta l4proto . th dport"
-    rules = {name: [f"{frontend} vmap @svc"] for name in ("pre", "out")}
+    # First packets only: a source that may no longer come keeps the connections that it has, as with kube-proxy.
+    guard = [f"ct state new {frontend} @restricted {frontend} . {ip} saddr != @allowed drop"]
+    rules = {
+        "guard": guard,
+        "guardout": guard,
+        "pre": [f"{ip} saddr @cluster {frontend} vmap @svc_internal", f"{frontend} vmap @svc"],
+        "out": [f"{frontend} vmap @svc_internal", f"{frontend} vmap @svc"],
+    }
     original = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
     # `pods` holds each local pod's address twice, so that one set answers both "is it local?" and "is it itself?".
     rules["post"] = [
@@ -96,6 +116,7 @@ def _rules(ip: str) -> dict[str, list[str]]:
     ]
     # TCP by reset: an ICMP answer to a socket that is just sending is lost.
     refusals = [
+        f"ct state new {frontend} @dropped drop",
         f"ct state new meta l4proto tcp {frontend} @refused reject with tcp reset",
         f"ct state new {frontend} @refused reject",
         f"meta l4proto tcp {ip} daddr @service_ranges reject with tcp reset",
@@ -109,9 +130,10 @@ def _rules(ip: str) -> dict[str, list[str]]:
     for size in CLASSES:
         draws = [size] * (DRAWS if size > 2 else 1) + sorted({1, size // 2} - {0, size}, reverse=True)
         # One rule for each protocol: with a set of them nft lists a rule that it can't load again.
-        rules[f"c{size}"] = [
-            f"meta l4proto {protocol} dnat {ip} addr . port to {frontend} . numgen random mod {k} map @eps"
-            for protocol in PROTOCOLS
-            for k in draws
-        ]
+        for letter, first in (("c", ""), ("i", f" offset {INTERNAL}")):
+            rules[f"{letter}{size}"] = [
+                f"meta l4proto {protocol} dnat {ip} addr . port to {frontend} . numgen random mod {k}{first} map @eps"
+                for protocol in PROTOCOLS
+                for k in draws
+            ]
     return rules

@@ -9,16 +9,20 @@ from struct import pack
 from typing import Any, NamedTuple
 
 from podwire.dataplane.messages import NESTED, attr, attrs, walk
-from podwire.dataplane.nftables.layout import CLASSES
+from podwire.dataplane.nftables.layout import CLASSES, INTERNAL
 from podwire.dataplane.nftables.render import GOTO, INTERVAL_END, SLOT
-from podwire.model.addresses import Address, Family
+from podwire.model.addresses import Address, Family, Prefix
 from podwire.model.network import (
     AlienKey,
+    AllowedKey,
     Backend,
+    ClusterRangeKey,
     ExternalIPKey,
     ExternalKey,
     Frontend,
+    InternalKey,
     LocalPodKey,
+    RestrictedKey,
     ServiceRangeKey,
     Slots,
 )
@@ -31,12 +35,13 @@ _PROTOCOLS = {int(protocol): protocol for protocol in Protocol}
 
 
 class Element(NamedTuple):
-    """`key` None: the catch-all. `raw`: all that identifies it, for its deletion."""
+    """`key` None: the catch-all. `raw`: all that identifies it, for its deletion. `until`: where a range ends."""
 
     key: bytes | None
     data: bytes
     flags: int
     raw: bytes
+    until: bytes = b""
 
 
 def elements(bodies: Iterable[bytes]) -> Iterator[Element]:
@@ -51,41 +56,65 @@ def _read_element(element: bytes) -> Element:
     seen = attrs(element)
     key = attrs(seen[1]).get(1) if 1 in seen else None
     flagged = attr(3, seen[3]) if 3 in seen else b""
-    raw = (attr(1 | NESTED, seen[1]) if 1 in seen else b"") + flagged
-    return Element(key, seen.get(2, b""), int.from_bytes(seen.get(3, b""), "big"), raw)
+    until = attrs(seen[10]).get(1, b"") if 10 in seen else b""
+    raw = b"".join(attr(kind | NESTED, seen[kind]) for kind in (1, 10) if kind in seen) + flagged
+    return Element(key, seen.get(2, b""), int.from_bytes(seen.get(3, b""), "big"), raw, until)
 
 
 def keys(family: Family, dumped: Dumped) -> dict[Any, Any]:
     """What the dumped maps and sets say; those that were not dumped are passed over. Whatever no key of ours makes is
     an AlienKey, so that it can be seen and removed."""
     found: dict[Any, Any] = {}
-    readers: dict[str, Callable[[Family, bytes], Any]] = {
+    readers: dict[str, Callable[[Family, bytes, bytes], Any]] = {
         "pods": _local_pod,
         "external": _external,
         "external_ips": _external_ip,
+        "restricted": _restricted,
+        "allowed": _allowed,
     }
     for name, read in readers.items():
         for element in elements(dumped.get(name, ())):
-            key = read(family, element.key) if element.key is not None else None
+            key = read(family, element.key, element.until) if element.key is not None else None
             found[key if key is not None else AlienKey(family, name, element.raw)] = True
-    return found | _ranges(family, dumped.get("service_ranges", ())) | _frontends(family, dumped)
+    found |= _ranges(family, dumped.get("service_ranges", ()), ServiceRangeKey)
+    found |= _ranges(family, dumped.get("cluster", ()), ClusterRangeKey)
+    return found | _frontends(family, dumped)
 
 
-def _local_pod(family: Family, key: bytes) -> LocalPodKey | None:
+def _local_pod(family: Family, key: bytes, _: bytes) -> LocalPodKey | None:
     first, second = key[: family.size], key[family.size :]
     return LocalPodKey(Address(first)) if first == second and len(first) == family.size else None
 
 
-def _external_ip(family: Family, key: bytes) -> ExternalIPKey | None:
+def _external_ip(family: Family, key: bytes, _: bytes) -> ExternalIPKey | None:
     return ExternalIPKey(Address(key)) if len(key) == family.size else None
 
 
-def _external(family: Family, key: bytes) -> ExternalKey | None:
+def _external(family: Family, key: bytes, _: bytes) -> ExternalKey | None:
     frontend = _frontend_of(family, key)
     return ExternalKey(frontend) if frontend is not None else None
 
 
-def _ranges(family: Family, bodies: Iterable[bytes]) -> dict[Any, bool]:
+def _restricted(family: Family, key: bytes, _: bytes) -> RestrictedKey | None:
+    frontend = _frontend_of(family, key)
+    return RestrictedKey(frontend) if frontend is not None else None
+
+
+def _allowed(family: Family, key: bytes, until: bytes) -> AllowedKey | None:
+    """None where the addresses are no prefix, too."""
+    name, first, last = key[: -family.size], key[-family.size :], until[-family.size :]
+    frontend = _frontend_of(family, name)
+    if frontend is None or until[: -family.size] != name:
+        return None
+    span = int.from_bytes(first, "big") ^ int.from_bytes(last, "big")
+    prefix = Prefix(Address(first), family.bits - span.bit_length())
+    whole = span & (span + 1) == 0 and int.from_bytes(first, "big") & span == 0
+    return AllowedKey(frontend, prefix) if whole else None
+
+
+def _ranges(
+    family: Family, bodies: Iterable[bytes], form: type[ServiceRangeKey] | type[ClusterRangeKey]
+) -> dict[Any, bool]:
     # Where one range ends another may start: ends first.
     read = [(e.key, not e.flags & INTERVAL_END) for e in elements(bodies) if e.key is not None]
     bounds = sorted((key, starts) for key, starts in read if len(key) == family.size)
@@ -94,49 +123,54 @@ def _ranges(family: Family, bodies: Iterable[bytes]) -> dict[Any, bool]:
     for key, starts in bounds:
         if first is not None and not starts:
             last = (int.from_bytes(key, "big") - 1).to_bytes(family.size, "big")
-            found[ServiceRangeKey(Address(first), Address(last))] = True
+            found[form(Address(first), Address(last))] = True
         first = key if starts else None
     if first is not None:
-        found[ServiceRangeKey(Address(first), Address(b"\xff" * family.size))] = True
+        found[form(Address(first), Address(b"\xff" * family.size))] = True
     return found
 
 
 class _Read:
-    """What was found of one frontend so far."""
+    """What was found of one list so far."""
 
     def __init__(self) -> None:
         self.verdict: int | None = None
-        self.refused = False
+        self.refused = self.dropped = False
         self.slots: dict[int, Backend] = {}
 
     def slots_(self) -> Slots:
-        if self.refused and self.verdict is None and not self.slots:
-            return Slots(0, ())
         length = max(self.verdict or 0, max(self.slots, default=-1) + 1)
-        return Slots(self.verdict, tuple(self.slots.get(n) for n in range(length)), self.refused)
+        return Slots(self.verdict, tuple(self.slots.get(n) for n in range(length)), self.refused, self.dropped)
 
 
 def _frontends(family: Family, dumped: Dumped) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
-    read: dict[Frontend, _Read] = {}
-    for name in ("refused", "svc", "eps"):
+    read: dict[Frontend | InternalKey, _Read] = {}
+    for name in ("refused", "dropped", "svc", "svc_internal", "eps"):
         for element in elements(dumped.get(name, ())):
             frontend = _frontend_of(family, element.key, slot=name == "eps") if element.key is not None else None
-            if frontend is None:
+            if frontend is None or not _take(read, name, frontend, element):
                 found[AlienKey(family, name, element.raw)] = True
-                continue
-            held = read.setdefault(frontend, _Read())
-            if name == "refused":
-                held.refused = True
-            elif name == "svc":
-                held.verdict = _class_of(element.data)
-            else:
-                number = SLOT.unpack_from(element.key or b"", family.size + 8)[0]
-                if number < CLASSES[-1]:
-                    held.slots[number] = _backend_of(family, element.data)
-                else:
-                    found[AlienKey(family, name, element.raw)] = True
-    return found | {frontend: held.slots_() for frontend, held in read.items()}
+    return found | {key: held.slots_() for key, held in read.items()}
+
+
+def _take(read: dict[Frontend | InternalKey, _Read], name: str, frontend: Frontend, element: Element) -> bool:
+    """False: it is none that we give."""
+    number = SLOT.unpack_from(element.key or b"", len(frontend.address) + 8)[0] if name == "eps" else 0
+    internal = name == "svc_internal" or number >= INTERNAL
+    if (number := number - INTERNAL * (number >= INTERNAL)) >= CLASSES[-1]:
+        return False
+    held = read.setdefault(InternalKey(frontend) if internal else frontend, _Read())
+    match name:
+        case "refused":
+            held.refused = True
+        case "dropped":
+            held.dropped = True
+        case "eps":
+            held.slots[number] = _backend_of(frontend.family, element.data)
+        case _:
+            held.verdict = _class_of(element.data, "i" if internal else "c")
+    return True
 
 
 def _backend_of(family: Family, data: bytes) -> Backend:
@@ -144,12 +178,12 @@ def _backend_of(family: Family, data: bytes) -> Backend:
     return Backend(Address(packed[: family.size]), int.from_bytes(packed[family.size : family.size + 2], "big"))
 
 
-def _class_of(data: bytes) -> int:
+def _class_of(data: bytes, letter: str) -> int:
     """-1: a verdict that we never give."""
     verdict = attrs(attrs(data).get(2, b""))
     chain = verdict.get(2, b"")[:-1].decode(errors="replace")
     goes = verdict.get(1) == pack(">i", GOTO)
-    return next((k for k in CLASSES if goes and chain == f"c{k}"), -1)
+    return next((k for k in CLASSES if goes and chain == f"{letter}{k}"), -1)
 
 
 def _frontend_of(family: Family, key: bytes, slot: bool = False) -> Frontend | None:

@@ -12,15 +12,19 @@ from typing import Any
 
 from podwire.controller.difference import Change, Difference
 from podwire.dataplane.messages import CREATE, Message, attr, nest, text
-from podwire.dataplane.nftables.layout import TABLE
+from podwire.dataplane.nftables.layout import INTERNAL, TABLE
 from podwire.model.addresses import Address, Family, family_of
 from podwire.model.network import (
     AlienKey,
+    AllowedKey,
     Backend,
+    ClusterRangeKey,
     ExternalIPKey,
     ExternalKey,
     Frontend,
+    InternalKey,
     LocalPodKey,
+    RestrictedKey,
     RulesKey,
     ServiceRangeKey,
     Slots,
@@ -59,9 +63,9 @@ def family_of_key(key: Any) -> Family:
     match key:
         case RulesKey(family) | AlienKey(family):
             return family
-        case ServiceRangeKey(first, _):
+        case ServiceRangeKey(first, _) | ClusterRangeKey(first, _):
             return family_of(first)
-        case ExternalKey(frontend):
+        case ExternalKey(frontend) | InternalKey(frontend) | RestrictedKey(frontend) | AllowedKey(frontend, _):
             return frontend.family
     return family_of(key.address)
 
@@ -77,8 +81,16 @@ def holder(key: Any) -> tuple[str, ...]:
             return ("external_ips",)
         case ServiceRangeKey():
             return ("service_ranges",)
+        case ClusterRangeKey():
+            return ("cluster",)
+        case RestrictedKey():
+            return ("restricted",)
+        case AllowedKey():
+            return ("allowed",)
+        case InternalKey():
+            return ("svc_internal", "eps")
         case Frontend():
-            return ("svc", "eps", "refused")
+            return ("svc", "eps", "refused", "dropped")
         case AlienKey(_, name):
             return (name,)
     return ()
@@ -99,34 +111,59 @@ def render(key: Any, change: Change) -> list[Message]:
             return _messages(family_of(address), "external_ips", [_element(address)], gone)
         case ExternalKey(frontend):
             return _messages(frontend.family, "external", [_element(frontend_key(frontend))], gone)
+        case RestrictedKey(frontend):
+            return _messages(frontend.family, "restricted", [_element(frontend_key(frontend))], gone)
+        case AllowedKey(frontend, sources):
+            name = frontend_key(frontend)
+            element = _element(name + sources.first, beyond=name + sources.last)
+            return _messages(frontend.family, "allowed", [element], gone)
         case ServiceRangeKey(first, last):
             return _messages(family_of(first), "service_ranges", _range(first, last), gone)
+        case ClusterRangeKey(first, last):
+            return _messages(family_of(first), "cluster", _range(first, last), gone)
         case Frontend():
             return _frontend(key, change.before, change.after)
+        case InternalKey(frontend):
+            return _internal(frontend, change.before, change.after)
         case AlienKey(family, name, element):
             return _messages(family, name, [nest(1, element)], delete=True)
     raise TypeError(key)
 
 
 def _frontend(key: Frontend, before: Slots | None, after: Slots | None) -> list[Message]:
+    """In the order that leaves no packet without an answer: what refuses goes first and comes last."""
+    family, name = key.family, [_element(frontend_key(key))]
+    old, new = before or Slots(None), after or Slots(None)
+    found: list[Message] = []
+    for kind, was, will in (("refused", old.refused, new.refused), ("dropped", old.dropped, new.dropped)):
+        if was and not will:
+            found += _messages(family, kind, name, delete=True)
+    found += _class(key, "svc", "c", 0, old, new)
+    for kind, was, will in (("refused", old.refused, new.refused), ("dropped", old.dropped, new.dropped)):
+        if will and not was:
+            found += _messages(family, kind, name)
+    return found
+
+
+def _internal(key: Frontend, before: Slots | None, after: Slots | None) -> list[Message]:
+    return _class(key, "svc_internal", "i", INTERNAL, before or Slots(None), after or Slots(None))
+
+
+def _class(key: Frontend, verdicts: str, letter: str, first: int, before: Slots, after: Slots) -> list[Message]:
+    """A list's verdict and slots; where the class changes the new slots come before the verdict."""
     family, name = key.family, frontend_key(key)
-    old = {n: b for n, b in enumerate(before.backends if before else ()) if b is not None}
-    new = {n: b for n, b in enumerate(after.backends if after else ()) if b is not None}
+    old = {n: b for n, b in enumerate(before.backends, first) if b is not None}
+    new = {n: b for n, b in enumerate(after.backends, first) if b is not None}
     drop = [_element(name + SLOT.pack(n)) for n, b in old.items() if new.get(n) != b]
     add = [_element(name + SLOT.pack(n), attr(1, _backend_key(b))) for n, b in new.items() if old.get(n) != b]
-    was, will = before.verdict if before else None, after.verdict if after else None
+    was, will = before.verdict, after.verdict
     found: list[Message] = []
-    if was != will and was:
-        found += _messages(family, "svc", [_element(name)], delete=True)
-    refused = (was == 0 or (before is not None and before.also_refused), will == 0)
-    if refused == (True, False):
-        found += _messages(family, "refused", [_element(name)], delete=True)
+    if was != will and was is not None:
+        found += _messages(family, verdicts, [_element(name)], delete=True)
     found += _messages(family, "eps", drop, delete=True)
     found += _messages(family, "eps", add)
-    if was != will and will:
-        found += _messages(family, "svc", [_element(name, _goto(f"c{will}"))])
-    if refused == (False, True):
-        found += _messages(family, "refused", [_element(name)])
+    if was != will and will is not None:
+        found += _messages(family, verdicts, [_element(name, _goto(f"{letter}{will}"))])
     return found
 
 
@@ -147,9 +184,11 @@ def _range(first: Address, last: Address) -> list[bytes]:
     return [start, _element(beyond.to_bytes(len(last), "big"), flags=INTERVAL_END)]
 
 
-def _element(key: bytes, data: bytes = b"", flags: int = 0) -> bytes:
+def _element(key: bytes, data: bytes = b"", flags: int = 0, beyond: bytes = b"") -> bytes:
+    """`beyond`: the last key of the element, where it is a range of a set with several fields."""
     flagged = attr(3, pack(">I", flags)) if flags else b""
-    return nest(1, nest(1, attr(1, key)), nest(2, data) if data else b"", flagged)
+    until = nest(10, attr(1, beyond)) if beyond else b""
+    return nest(1, nest(1, attr(1, key)), until, nest(2, data) if data else b"", flagged)
 
 
 def _goto(chain: str) -> bytes:

@@ -7,40 +7,47 @@ is one or two elements of `eps` and no verdict; the lower half of a class is alw
 from typing import Any
 
 from podwire.dataplane.nftables.layout import CLASSES
-from podwire.model.network import Backend, Slots
+from podwire.model.network import Backend, Serving, Slots
 
 
 def place(wanted: Any, now: Any) -> Any:
-    """For the backends of a frontend, their slots; any other value as it is."""
-    if not isinstance(wanted, frozenset):
+    """For what answers for a frontend, its slots; any other value as it is."""
+    if not isinstance(wanted, Serving):
         return wanted
     return slots(wanted, now)
 
 
-def slots(wanted: frozenset[Backend], now: Slots | None) -> Slots:
+def slots(wanted: Serving, now: Slots | None) -> Slots:
     """The least class that holds all, its lower half full, each backend where it was if that is possible.
 
-    More than the largest class holds are left out from the end of the sorted list.
+    More than the largest class holds are left out from the end of the sorted list, and all weigh the same then.
     """
-    if not wanted:
-        return Slots(0, ())
-    most = CLASSES[-1]
-    if len(wanted) > most:
-        wanted = frozenset(sorted(wanted, key=_order)[:most])
-    size = next(k for k in CLASSES if k >= len(wanted))
+    if not wanted.backends:
+        return Slots(None, (), refused=not wanted.dropped, dropped=wanted.dropped)
+    left = _counts(wanted)
+    total = sum(left.values())
+    size = next(k for k in CLASSES if k >= total)
     found: list[Backend | None] = []
-    kept: set[Backend] = set()
     for backend in (now.backends if now is not None else ())[:size]:
-        stays = backend is not None and backend in wanted and backend not in kept
+        stays = backend is not None and left.get(backend, 0) > 0
         found.append(backend if stays else None)
         if backend is not None and stays:
-            kept.add(backend)
+            left[backend] -= 1
     found += [None] * (size - len(found))
     free = [number for number, backend in enumerate(found) if backend is None]
-    for number, backend in zip(free, sorted(wanted - kept, key=_order), strict=False):
+    new = [backend for backend in sorted((b for b, n in left.items() if n), key=_order) for _ in range(left[backend])]
+    for number, backend in zip(free, new, strict=False):
         found[number] = backend  # the lowest free slot: the lower half fills first
     _fill_lower_half(found)
     return Slots(size, tuple(found))
+
+
+def _counts(wanted: Serving) -> dict[Backend, int]:
+    """How many slots each gets."""
+    most, heavy = CLASSES[-1], wanted.weight
+    if len(wanted.backends) + len(wanted.heavy) * (heavy - 1) <= most:
+        return {backend: heavy if backend in wanted.heavy else 1 for backend in wanted.backends}
+    return dict.fromkeys(sorted(wanted.backends, key=_order)[:most], 1)
 
 
 def _fill_lower_half(slots: list[Backend | None]) -> None:

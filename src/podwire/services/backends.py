@@ -1,0 +1,98 @@
+"""Which members of its slices answer for a Service on this node. Pure.
+
+Invariants: backends are a set: slices may repeat each other, and a member that is ready in one of them is ready.
+Members on their way out serve where no other does (KEP-1669), for this node and for all of them apart. Hints count
+where every ready member has one and this node, or else its zone, is among them (KEP-2433, KEP-3015).
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+from podwire.model.network import Backend
+from podwire.model.objects import Member, Node, Protocol, ServiceKey
+from podwire.model.snapshot import Snapshot
+
+ZONE = "topology.kubernetes.io/zone"
+
+PortKey = tuple[str, Protocol, int]
+"""Name and protocol of a ServicePort, and the size of an address."""
+
+
+class LeftOut(Enum):
+    """Why a member of a slice is no backend."""
+
+    NOT_READY = "not ready"
+    TERMINATING = "terminating, and others are ready"
+    OTHER_FAMILY = "of another address family"
+    NO_SUCH_PORT = "its slice has no port of that name and protocol"
+    OTHER_NODE = "on another node, and the traffic policy is Local"
+    OTHER_PLACE = "kept by its hints for clients of other nodes or zones"
+
+
+class Pool(NamedTuple):
+    """What can answer for one ServicePort in one family: `cluster` wherever it is, `local` on this node. `known`:
+    somebody answers, here or elsewhere."""
+
+    cluster: frozenset[Backend]
+    local: frozenset[Backend]
+    known: bool
+
+
+NOBODY = Pool(frozenset(), frozenset(), False)
+
+
+def zone_of(node: Node) -> str:
+    """ "" where it has none."""
+    return next((value for name, value in node.labels if name == ZONE), "")
+
+
+def pools(now: Snapshot, key: ServiceKey) -> dict[PortKey, Pool]:
+    members: dict[PortKey, list[tuple[Member, Backend]]] = {}
+    for slice_key in now.slices_of.get(key, ()):
+        part = now.slices[slice_key]
+        for port in part.ports:
+            for member in part.members:
+                into = members.setdefault((port.name, port.protocol, len(member.address)), [])
+                into.append((member, Backend(member.address, port.port)))
+    zone = zone_of(now.node)
+    return {name: _pool(some, now.local.name, zone) for name, some in members.items()}
+
+
+def _pool(members: list[tuple[Member, Backend]], node: str, zone: str) -> Pool:
+    ready = [(member, backend) for member, backend in members if member.ready]
+    if not ready:
+        leaving = [(m, b) for m, b in members if m.serving and m.terminating]
+        local = frozenset(b for m, b in leaving if m.node == node)
+        return Pool(frozenset(b for _, b in leaving), local, bool(leaving))
+    local = frozenset(b for m, b in ready if m.node == node)
+    if not local:
+        local = frozenset(b for m, b in members if m.serving and m.terminating and m.node == node)
+    place = _place([member for member, _ in ready], node, zone)
+    return Pool(frozenset(b for m, b in ready if hinted(m, place)), local, True)
+
+
+Place = tuple[str, str]
+"""The node, or else the zone, whose hints count; both empty: none do."""
+
+
+def _place(ready: list[Member], node: str, zone: str) -> Place:
+    if all(member.for_nodes for member in ready) and any(node in member.for_nodes for member in ready):
+        return node, ""
+    if zone and all(member.for_zones for member in ready) and any(zone in member.for_zones for member in ready):
+        return "", zone
+    return "", ""
+
+
+def hinted(member: Member, place: Place) -> bool:
+    """Whether its hints leave it to clients of this place."""
+    node, zone = place
+    return node in member.for_nodes if node else zone in member.for_zones if zone else True
+
+
+def left_out(member: Member, *, local: bool, node: str) -> LeftOut:
+    """Why a member of the right family and port does not serve, where it does not. `local`: only this node's may."""
+    if not member.ready and not (member.serving and member.terminating):
+        return LeftOut.NOT_READY
+    if local and member.node != node:
+        return LeftOut.OTHER_NODE
+    return LeftOut.OTHER_PLACE if member.ready else LeftOut.TERMINATING
