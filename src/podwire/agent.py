@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -41,7 +42,7 @@ from podwire.nodes import own, routes
 from podwire.pods import wiring
 from podwire.preflight import CannotStart
 from podwire.services import frontends
-from podwire.sources import cni_server, kube_status
+from podwire.sources import cni_server, kernel_watch, kube_status
 from podwire.sources.kube_api import Api
 from podwire.sources.kube_config import KubeConfigError, read_access
 from podwire.sources.kube_credentials import Credentials
@@ -261,6 +262,8 @@ def _api(config: Config) -> Api | None:
 def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
     """What goes on beside the controller. `listed`: the sources' objects are in the snapshot."""
     submit, manifests, kubernetes, api = agent.controller.submit, agent.manifests, agent.kubernetes, agent.api
+    for driver in (agent.linux, agent.nftables):
+        tasks.keep(f"the watch of {driver.name}", partial(kernel_watch.follow, agent.controller, driver))
     tasks.keep("the mark for the CNI plugin", lambda _: agent.leave_mark())
     tasks.keep("the watch over stale flows", lambda _: agent.flows.run())
     if manifests is not None:

@@ -37,6 +37,7 @@ from podwire.model.objects import (
     ServicePort,
     SliceKey,
 )
+from podwire.sources import kernel_watch
 
 NODE = NodeKey("one")
 SERVICE_CIDRS = (parse_prefix("10.96.0.0/16"), parse_prefix("fd00:96::/112"))
@@ -101,6 +102,7 @@ class Rig:
         self.agent: Agent | None = None
         self._loop: asyncio.Task[None] | None = None
         self._flows: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
 
     @property
     def running(self) -> Agent:
@@ -116,8 +118,18 @@ class Rig:
         listed = {NODE: NODE_OBJECT} | dict(objects or {})
         return await self.agent.controller.submit(Resync(ResyncReason.STARTUP, listed))
 
+    def watch(self) -> None:
+        """As a running agent does: what others' hands do is noticed."""
+        controller = self.running.controller
+        for driver in (self.running.linux, self.running.nftables):
+            self._watching.append(asyncio.create_task(kernel_watch.follow(controller, driver)))
+
     async def stop(self) -> None:
         """As a killed process: nothing is tidied up."""
+        while self._watching:
+            watching = self._watching.pop()
+            watching.cancel()
+            await asyncio.wait([watching])
         if self.agent is not None and self._loop is not None and self._flows is not None:
             self._flows.cancel()
             await asyncio.wait([self._flows])

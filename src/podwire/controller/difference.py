@@ -76,6 +76,23 @@ class Driver(Protocol):
         """Makes the changes; answers for every key of the difference."""
 
 
+class Watched(Protocol):
+    """A driver that is told what others change."""
+
+    name: str
+
+    @property
+    def by(self) -> str:
+        """Who did it, where that is known."""
+
+    def fileno(self) -> int:
+        """Readable when there is something to look at."""
+
+    def changed(self, held: Mapping[Any, Any]) -> frozenset[Any] | None:
+        """The keys that others have changed since the last time, or may have; None: all of them. `held`: what was last
+        reported."""
+
+
 def difference(wanted: Mapping[Any, Any], actual: Mapping[Any, Any], place: Callable[[Any, Any], Any]) -> Difference:
     changes: Difference = {}
     for key, value in wanted.items():

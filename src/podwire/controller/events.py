@@ -126,6 +126,20 @@ class Resync(Event, frozen=True):
         return f"Resync {self.reason.value}{only}"
 
 
+class Disturbed(Event, frozen=True):
+    """Others' hands have changed something that a driver looks after: it is read and made right.
+
+    `keys`: what they have changed; None: all of that driver's. `by` is who, where that is known.
+    """
+
+    driver: str
+    keys: frozenset[Any] | None = None
+    by: str = ""
+
+    def __str__(self) -> str:
+        return f"Disturbed {self.driver}" + (f" by {self.by}" if self.by else "")
+
+
 class Shutdown(Event, frozen=True):
     """The last event: the network stays as it is, and works on without the agent."""
 

@@ -12,13 +12,15 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from msgspec.structs import replace
 
-from podwire.controller.difference import Difference
+from podwire.controller.difference import Difference, Watched
 from podwire.controller.events import (
     AddPod,
     DeletePod,
+    Disturbed,
     Event,
     PodWired,
     Refused,
@@ -29,6 +31,7 @@ from podwire.controller.events import (
     Shutdown,
 )
 from podwire.controller.history import History, Record
+from podwire.controller.mending import Mending
 from podwire.controller.tally import Tally
 from podwire.controller.transaction import Result, Transaction
 from podwire.model.network import LinkKey
@@ -67,6 +70,7 @@ class Controller:
         self._network = asyncio.Lock()
         self._failures: dict[str, int] = {}
         self._healing: dict[str, asyncio.TimerHandle] = {}
+        self._mending = Mending(self.submit)
 
     def submit(self, event: Event) -> Answer:
         """The answer is always a Result; an error is in it, not raised."""
@@ -83,6 +87,17 @@ class Controller:
         async with self._network:
             yield self.snapshot
 
+    async def look(self, driver: Watched) -> None:
+        """Whether others have changed what the driver looks after; if so it is mended soon. Between transactions."""
+        async with self._network:
+            keys = driver.changed(self.snapshot.programmed.get(driver.name, {}))
+        if keys is None or keys:
+            self.disturbed(driver.name, keys, driver.by)
+
+    def disturbed(self, driver: str, keys: frozenset[Any] | None, by: str = "") -> None:
+        """Others have changed these keys, or may have (None: any of that driver's): they are mended soon."""
+        self._mending.disturbed(driver, keys, by)
+
     def next_record(self) -> asyncio.Future[Record]:
         """The record of the next event that ends."""
         reader: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
@@ -97,10 +112,11 @@ class Controller:
                 await self._wake.wait()
             event, answer = (self._follow_ups or self._requests).popleft()
             result = await self._handle(event)
-            for beside in (self._tell, self._count, self.follow, self._heal_later):
+            for beside in (self._tell, self._count, self.follow, self._heal_later, self._mending.ended):
                 _guarded(beside, result)
             self._answer(result, answer)
             if isinstance(event, Shutdown):
+                self._mending.close()
                 for timer in self._healing.values():
                     timer.cancel()
                 return
@@ -122,6 +138,8 @@ class Controller:
         return result
 
     def _tell(self, result: Result) -> None:
+        if result.false_alarm:
+            return
         record = self.history.add(result, self._clock())
         readers, self._readers = self._readers, []
         for reader in readers:
@@ -154,7 +172,7 @@ class Controller:
                 undone = self._queue(self._follow_ups, DeletePod(key), asyncio.get_running_loop().create_future())
                 undone.add_done_callback(lambda _: None if answer.done() else answer.set_result(result))
                 return True
-            case Resync():
+            case Resync() | Disturbed():
                 for netns, lives in self._lost(result):
                     event = SandboxUnseen(netns) if lives else SandboxGone(netns)
                     self._queue(self._follow_ups, event, asyncio.get_running_loop().create_future())

@@ -15,6 +15,7 @@ from podwire.controller import events as e
 from podwire.controller.difference import Outcome
 from podwire.ipam import blocks
 from podwire.model.addresses import Address, Prefix
+from podwire.model.network import LinkKey, RouteKey
 from podwire.model.objects import (
     Attachment,
     AttachmentKey,
@@ -71,6 +72,8 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
                 listed = objects if whole else {**remembered(now), **objects}
                 now = replace(_list(now, listed.items()), whole=whole)
             return now, EVERYTHING
+        case e.Disturbed(_, keys):
+            return now, EVERYTHING if keys is None else _held_by(now, keys)
         case e.Restored(attachments, cursors, objects):
             for key, attachment in attachments.items():
                 if attachment.confirmed:
@@ -113,6 +116,28 @@ def _hold(now: Snapshot, key: AttachmentKey, attachment: Attachment) -> Snapshot
     for item in _items(attachment):
         ledger = ledger.set(item, key)
     return replace(now, attachments=now.attachments.set(key, attachment), ledger=ledger)
+
+
+def _held_by(now: Snapshot, keys: Iterable[Any]) -> Touched:
+    """The objects to which these keys of links, addresses, routes and neighbours belong; what is no pod's is of the
+    nodes."""
+    of: dict[Any, set[AttachmentKey]] = {}
+    for attachment, held in now.attachments.items():
+        for it in (interface_name(attachment), held.netns, held.index, *held.addresses):
+            of.setdefault(it, set()).add(attachment)
+    found: set[AttachmentKey] = set()
+    nodes = False
+    for key in keys:
+        match key:
+            case LinkKey(name):
+                owners = of.get(name, set())
+            case RouteKey("", destination):
+                owners = of.get(destination.first, set())
+            case _:
+                owners = of.get(getattr(key, "space", "") or getattr(key, "index", 0), set())
+        found |= owners
+        nodes = nodes or not owners
+    return Touched(attachments=frozenset(found), nodes=frozenset((now.local.key,)) if nodes else frozenset())
 
 
 def _release(now: Snapshot, key: AttachmentKey) -> Snapshot:

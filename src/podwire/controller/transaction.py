@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from podwire.controller.difference import Desired, Difference, Driver, Outcome, Scope, difference, scope_of
-from podwire.controller.events import AddPod, Event, FlowsReconciled, OnFailure, Refusal, Reported, Resync
+from podwire.controller.events import AddPod, Disturbed, Event, FlowsReconciled, OnFailure, Refusal, Reported, Resync
 from podwire.controller.snapshot import fold
 from podwire.model.objects import Value
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
@@ -63,6 +63,12 @@ class Result(Value, frozen=True):
     reverted: bool = False
     decided: tuple[tuple[str, Desired], ...] = ()
 
+    @property
+    def false_alarm(self) -> bool:
+        """Whether others seemed to have changed something, and all was as wanted: no news."""
+        changed = any(step.difference for step in self.steps)
+        return isinstance(self.event, Disturbed) and self.error is None and not changed
+
     def unsettled(self) -> frozenset[str]:
         """The drivers that failed in something, or want to be read again; but not for what is gone for ever."""
         return frozenset(
@@ -100,13 +106,15 @@ class Transaction:
         decided = self.decide(new, touched)
         before = self.decide(old, touched) if touched is not EVERYTHING else ()
         wanted = merge(decided)
-        scopes = self._scopes(event, (wanted, merge(before)), touched)
+        scopes = self._scopes(event, (wanted, merge(before)), touched, new.whole)
         undo = event.on_failure is OnFailure.REVERT
         new, steps = await self._reconcile(
             new,
             wanted,
             scopes,
-            fresh=touched is EVERYTHING or (isinstance(event, AddPod) and event.key in old.attachments),
+            fresh=touched is EVERYTHING
+            or isinstance(event, Disturbed)
+            or (isinstance(event, AddPod) and event.key in old.attachments),
             backwards=event.on_failure is OnFailure.IGNORE,
             stop=undo,
         )
@@ -142,12 +150,17 @@ class Transaction:
             found[driver.name] = _due(now, scope, difference(mine, driver.read(scope), driver.place))
         return found
 
-    def _scopes(self, event: Event, parts: Iterable[Desired], touched: Touched | None) -> dict[str, Scope]:
+    def _scopes(self, event: Event, parts: Iterable[Desired], touched: Touched | None, whole: bool) -> dict[str, Scope]:
         only = event.drivers if isinstance(event, Resync) else None
+        seen: frozenset[Any] = frozenset()
+        if isinstance(event, Disturbed):
+            only = frozenset((event.driver,))
+            if whole:  # sweep only once in sync: what nobody wants may be wanted by an object that isn't known yet
+                seen = event.keys or seen
         found: dict[str, Scope] = {}
         for driver in self.drivers:
             if only is None or driver.name in only:
-                keys = [key for part in parts for key in part.get(driver.name, ())]
+                keys = [key for part in parts for key in part.get(driver.name, ())] + sorted(seen, key=str)
                 if keys or touched is EVERYTHING:
                     found[driver.name] = scope_of(keys, everything=touched is EVERYTHING)
         return found

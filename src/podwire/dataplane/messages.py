@@ -19,6 +19,14 @@ class Message(NamedTuple):
     body: bytes
 
 
+class Notice(NamedTuple):
+    """`nsid`: of the namespace that it tells of, as the listener's own namespace numbers it; None: of its own."""
+
+    kind: int
+    body: bytes
+    nsid: int | None
+
+
 def attr(kind: int, body: bytes) -> bytes:
     return _ATTR.pack(len(body) + 4, kind) + body + bytes(-len(body) & 3)
 

@@ -11,20 +11,22 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from struct import Struct
 
-from podwire.dataplane.messages import DUMP, REQUEST, Message
+from podwire.dataplane.messages import DUMP, REQUEST, Message, Notice
 
 ROUTE, NETFILTER = 0, 12
 DUMP_INTERRUPTED = 0x10
 ERROR, DONE = 2, 3
-_SOL_NETLINK, _CAP_ACK, _GET_STRICT_CHK = 270, 10, 12
+_SOL_NETLINK, _ADD_MEMBERSHIP, _DROP_MEMBERSHIP, _LISTEN_ALL_NSID, _CAP_ACK, _GET_STRICT_CHK = 270, 1, 2, 8, 10, 12
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _CLONE_NEWNET = 0x40000000
 _DUMP_ATTEMPTS = 10
 _LAST_SEQUENCE = 0xFFFF_FFFF
+_DATAGRAM = 1 << 16
+"""Bytes of the longest that the kernel tells at once: it fills a page or two."""
 log = logging.getLogger(__name__)
 
 _HEADER = Struct("=IHHII")
@@ -123,6 +125,69 @@ class Socket:
 
     def close(self) -> None:
         self._socket.close()
+
+
+class Listener:
+    """What the kernel tells of one protocol's multicast groups, in the namespace of the thread that makes it."""
+
+    def __init__(self, protocol: int, groups: Iterable[int], everywhere: bool = False) -> None:
+        """`everywhere`: from the namespaces too that have a number in this one, where the process may
+        (CAP_NET_BROADCAST)."""
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        self._socket.bind((0, 0))
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 16 << 20)
+        self._socket.setblocking(False)
+        self._groups = tuple(groups)
+        if everywhere:
+            try:
+                self._socket.setsockopt(_SOL_NETLINK, _LISTEN_ALL_NSID, 1)
+            except PermissionError:
+                log.warning("changes in pods' namespaces are seen by the periodic verify only: no CAP_NET_BROADCAST")
+        self._join(_ADD_MEMBERSHIP)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def drain(self) -> list[Notice] | None:
+        """All that was told since the last time; None: more than the socket holds, so some of it is lost."""
+        datagrams = self.datagrams()
+        if datagrams is None:
+            return None
+        return [Notice(kind, body, nsid) for data, nsid in datagrams for kind, _, _, body in _split(data)]
+
+    def datagrams(self) -> list[tuple[bytes, int | None]] | None:
+        """The same, messages together as they came; with each the number of the namespace that it tells of."""
+        found: list[tuple[bytes, int | None]] = []
+        lost = False
+        while True:
+            try:
+                data, beside, flags, _ = self._socket.recvmsg(_DATAGRAM, 64)
+            except BlockingIOError:
+                return None if lost else found
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                lost = True
+                continue
+            lost = lost or bool(flags & socket.MSG_TRUNC)
+            nsid = next((int.from_bytes(d, sys.byteorder) for _, kind, d in beside if kind == _LISTEN_ALL_NSID), None)
+            found.append((data, nsid))
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """For a while nothing is told, and the kernel has no work with it."""
+        self._join(_DROP_MEMBERSHIP)
+        try:
+            yield
+        finally:
+            self._join(_ADD_MEMBERSHIP)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _join(self, how: int) -> None:
+        for group in self._groups:
+            self._socket.setsockopt(_SOL_NETLINK, how, group)
 
 
 def _error(body: bytes) -> int:

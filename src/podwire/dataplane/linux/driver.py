@@ -6,14 +6,14 @@ to the group of the doomed, and the whole group is deleted later (`collect`), ou
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.dataplane import netlink
+from podwire.dataplane.linux import notices, sysctl
 from podwire.dataplane.linux import render as r
-from podwire.dataplane.linux import sysctl
 from podwire.dataplane.messages import Message
 from podwire.model.addresses import FAMILIES
 from podwire.model.network import Link, LinkKey, SysctlKey
@@ -25,12 +25,16 @@ GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL, errno.ENXI
 class Linux:
     name = "linux"
     slice = 0
+    by = ""  # the kernel doesn't tell who
 
     def __init__(self, doomed: Callable[[], None] = lambda: None) -> None:
         """`doomed` is called when a link was moved to the group of the doomed: call `collect` some time later."""
         self.writes = 0
         self._node = netlink.Socket(netlink.ROUTE)
         self._collector = netlink.Socket(netlink.ROUTE)
+        self._listener = netlink.Listener(netlink.ROUTE, notices.GROUPS, everywhere=True)
+        self._spaces: dict[int, str] = {}
+        """The pods' namespaces by the numbers that the kernel has given them in the node's, as far as was seen."""
         self._doomed: dict[str, str] = {}
         """By the name of a link that waits for its deletion: the namespace of its other end, "" where unknown."""
         self._when_doomed = doomed
@@ -61,9 +65,25 @@ class Linux:
         living = {index: seen for index, seen in links.items() if index not in doomed}
         found |= r.up("", living)
         found.update(r.link_of(index, seen, ends) for index, seen in living.items() if r.is_ours(seen))
+        self._spaces |= {r.number_of_space(living[index]): end[0] for index, end in ends.items() if index in living}
         found.update(_objects("", self._node))
         found |= {SysctlKey(path): value for path in SYSCTLS if (value := sysctl.read(path)) is not None}
         return {key: value for key, value in found.items() if key in scope}
+
+    # --- others' hands -------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """Readable when anything has changed."""
+        return self._listener.fileno()
+
+    def changed(self, held: Mapping[Any, Any]) -> frozenset[Any] | None:
+        """The keys that since the last look were changed to something else than was last reported (`held`); None: any
+        may be. To be asked between transactions: what one does is told to all."""
+        told = self._listener.drain()
+        if told is None:
+            return None
+        self._spaces |= notices.numbers(told, held)
+        return notices.disturbed(told, held, self._spaces)
 
     # --- apply ---------------------------------------------------------------------------------
 
@@ -115,6 +135,7 @@ class Linux:
     def close(self) -> None:
         self._node.close()
         self._collector.close()
+        self._listener.close()
 
     def _in_the_way(self, key: LinkKey, wanted: Link) -> bool:
         """Whether a doomed link may still hold a name that a new one is to have, on the node or in the pod."""
@@ -180,7 +201,7 @@ def _objects(space: str, there: netlink.Socket) -> Iterator[tuple[Any, Any]]:
         )
         for kind, request, parse in asked:
             for body in there.dump(kind, request):
-                item = parse(space, body)
+                item = parse(space, body) if r.is_marked(kind - 2, body) else None
                 if item is not None:
                     yield item
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from podwire.controller.difference import Change
 from podwire.dataplane.messages import CREATE, EXCL, REPLACE, Message, attr, attrs, nest, text, u32, walk
 from podwire.ipam.blocks import FIRST_INDEX
-from podwire.model.addresses import Address, Family, Prefix, family_of
+from podwire.model.addresses import FAMILIES, Address, Family, Prefix, family_of
 from podwire.model.network import LOOPBACK, AddressKey, Link, LinkKey, NeighbourKey, Route, RouteKey, SysctlKey, UpKey
 from podwire.pods.wiring import LINK_PREFIX
 
@@ -24,9 +24,18 @@ PROTOCOL = 177
 """Ours: of routes (rtm_protocol), addresses (IFA_PROTO) and neighbours (NDA_PROTOCOL)."""
 DOOMED = 0x7077
 """The link group of what waits for its deletion."""
-NEWLINK, DELLINK, GETLINK, NEWADDR, GETADDR, NEWROUTE, GETROUTE, NEWNEIGH, GETNEIGH, NEWPROP, DELPROP = (
-    16, 17, 18, 20, 22, 24, 26, 28, 30, 108, 109,
-)  # fmt: skip
+NEWLINK, DELLINK, GETLINK, NEWADDR, DELADDR, GETADDR, NEWROUTE, DELROUTE, GETROUTE = (
+    16,
+    17,
+    18,
+    20,
+    21,
+    22,
+    24,
+    25,
+    26,
+)
+NEWNEIGH, DELNEIGH, GETNEIGH, NEWNETCONF, NEWPROP, DELPROP = 28, 29, 30, 80, 108, 109
 UP, PERMANENT, NO_DAD = 1, 0x80, 0x02
 MAIN_TABLE, UNIVERSE, LINK_SCOPE, UNICAST = 254, 0, 253, 1
 SEND_REDIRECTS, RP_FILTER = 6, 8  # of IPV4_DEVCONF
@@ -34,7 +43,8 @@ NO_LINK_LOCAL = b"\x01"  # IN6_ADDR_GEN_MODE_NONE
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_LINKINFO, IFLA_IFALIAS, IFLA_AF_SPEC, IFLA_GROUP = (
     1, 3, 4, 5, 18, 20, 26, 27,
 )  # fmt: skip
-IFLA_NET_NS_FD, IFLA_PROP_LIST, IFLA_ALT_IFNAME = 28, 52, 53
+IFLA_NET_NS_FD, IFLA_LINK_NETNSID, IFLA_PROP_LIST, IFLA_ALT_IFNAME = 28, 37, 52, 53
+_FAMILY_NUMBERS = frozenset(family.number for family in FAMILIES)
 FLAGS = -1  # beside a link's attributes, the flags of its header
 NAME_BYTES = 14
 ORDER = (SysctlKey, LinkKey, UpKey, AddressKey, NeighbourKey, RouteKey)
@@ -211,11 +221,20 @@ def is_doomed(seen: Seen) -> bool:
     return is_ours(seen) and IFLA_GROUP in seen and unpack_from("=I", seen[IFLA_GROUP])[0] == DOOMED
 
 
+def is_up(seen: Seen) -> bool:
+    return bool(seen[FLAGS][0] & UP)
+
+
+def number_of_space(seen: Seen) -> int:
+    """That of the other end's namespace in this one; -1: it has none, or lies in this one."""
+    return int.from_bytes(seen.get(IFLA_LINK_NETNSID, b"\xff\xff\xff\xff"), sys.byteorder, signed=True)
+
+
 def up(space: str, seen: dict[int, Seen]) -> dict[UpKey, Any]:
     """Only the loopback and our links are ours to hold up; in a pod ours have the high indexes."""
     found: dict[UpKey, Any] = {}
     for index, one in seen.items():
-        if one[FLAGS][0] & UP:
+        if is_up(one):
             if index == LOOPBACK or (not space and is_ours(one)):
                 found[UpKey(space, index)] = True
             elif space and index >= FIRST_INDEX:
@@ -250,10 +269,16 @@ def link_of(index: int, seen: Seen, others: Ends) -> tuple[LinkKey, Link]:
     )
 
 
+def is_marked(kind: int, body: bytes) -> bool:
+    """Whether an address, route or neighbour has our protocol number."""
+    if kind in (NEWROUTE, DELROUTE):
+        return body[5] == PROTOCOL
+    at, mark = (8, 11) if kind in (NEWADDR, DELADDR) else (12, 12)
+    return attrs(body, at).get(mark) == bytes((PROTOCOL,))
+
+
 def address_of(space: str, body: bytes) -> tuple[AddressKey, bool] | None:
     seen = attrs(body, 8)
-    if seen.get(11) != bytes((PROTOCOL,)):
-        return None
     local = seen.get(2, seen.get(1, b""))  # a pod's owner can make one without a peer's address
     if len(local) not in (4, 16):
         return None
@@ -261,8 +286,8 @@ def address_of(space: str, body: bytes) -> tuple[AddressKey, bool] | None:
 
 
 def route_of(space: str, body: bytes) -> tuple[RouteKey, Route] | None:
-    kind, length, table, protocol = body[0], body[1], body[4], body[5]
-    if protocol != PROTOCOL or table != MAIN_TABLE:
+    kind, length, table = body[0], body[1], body[4]
+    if table != MAIN_TABLE or kind not in _FAMILY_NUMBERS:
         return None
     seen = attrs(body, 12)
     via, source = seen.get(5), seen.get(7)
@@ -276,7 +301,7 @@ def route_of(space: str, body: bytes) -> tuple[RouteKey, Route] | None:
 def neighbour_of(space: str, body: bytes) -> tuple[NeighbourKey, bytes] | None:
     """One that is no longer permanent has no MAC address that counts."""
     seen = attrs(body, 12)
-    if seen.get(12) != bytes((PROTOCOL,)) or 1 not in seen:
+    if 1 not in seen or body[0] not in _FAMILY_NUMBERS:
         return None
     state = unpack_from("=H", body, 8)[0]
     return (

@@ -7,6 +7,7 @@ ours and unaltered if the seal's digest is that of what is read; else they are l
 
 import errno
 import os
+from collections.abc import Mapping
 from hashlib import sha1
 from typing import Any
 
@@ -16,6 +17,7 @@ from podwire.dataplane.messages import Message, attrs, text
 from podwire.dataplane.nftables import libnftables, reading, rules, slots
 from podwire.dataplane.nftables import render as r
 from podwire.dataplane.nftables.layout import SEAL, layout, renew, seal
+from podwire.dataplane.nftables.watch import Watch
 from podwire.model.addresses import FAMILIES, Family
 from podwire.model.network import RulesKey
 
@@ -43,6 +45,7 @@ class NFTables:
     def __init__(self) -> None:
         self.writes = 0
         self._socket = netlink.Socket(netlink.NETFILTER)
+        self._watch = Watch(self.generation)
 
     def rank(self, key: Any) -> int:
         return r.rank(key)
@@ -51,6 +54,8 @@ class NFTables:
         return slots.place(wanted, actual)
 
     def read(self, scope: Scope) -> dict[Any, Any]:
+        if scope.keys is None:
+            self._watch.read()
         maps = MAPS if scope.keys is None else {name for key in scope.keys for name in r.holder(key)}
         found: dict[Any, Any] = {}
         for family in FAMILIES:
@@ -74,11 +79,25 @@ class NFTables:
         outcomes |= self._send(left)
         return outcomes | {key: Outcome(difference[key].after) for key in left}
 
+    @property
+    def by(self) -> str:
+        """Who else has changed our tables last, where that is known."""
+        return self._watch.by
+
+    def fileno(self) -> int:
+        """Readable when others have changed any table."""
+        return self._watch.fileno()
+
+    def changed(self, _: Mapping[Any, Any]) -> frozenset[Any] | None:
+        """None: others have changed our tables since the last look; else no key."""
+        return None if self._watch.touched() else frozenset()
+
     def generation(self) -> int:
         """Of the whole ruleset: rises with every commit, whoever makes it."""
         return int.from_bytes(attrs(self._socket.dump(r.GETGEN, bytes((0, 0, 0, 0)), 0)[0], 4)[1], "big")
 
     def close(self) -> None:
+        self._watch.close()
         self._socket.close()
 
     def _send(self, left: dict[Any, list[Message]]) -> dict[Any, Outcome]:
@@ -88,7 +107,7 @@ class NFTables:
             messages = [message for some in left.values() for message in some]
             # One message for each frontend and map, so that an error's position names its frontend.
             owners = [None, *(key for key, some in left.items() for _ in some)]
-            errors = self._socket.send(r.batch(messages))
+            errors = self._commit(messages)
             self.writes += len(messages)
             if not errors:
                 break
@@ -101,6 +120,18 @@ class NFTables:
                     )
                     left.pop(key, None)
         return refused
+
+    def _commit(self, messages: list[Message]) -> dict[int, int]:
+        with self._watch.own() as told:
+            errors = self._socket.send(r.batch(messages))
+            told(not errors)
+        return errors
+
+    def _run(self, commands: str) -> str:
+        with self._watch.own() as told:
+            error = libnftables.run(commands)
+            told(not error)
+        return error
 
     def _dump(self, family: Family, name: str) -> list[bytes]:
         return self._socket.dump(r.GETELEM, r.table(family) + text(2, name))
@@ -122,8 +153,8 @@ class NFTables:
         self.writes += 2
         error = ""
         if change.before is None or renewed:
-            error = libnftables.run(renew(family))
-        error = error or libnftables.run(seal(family, _digest(family, _rules(self._socket, family))))
+            error = self._run(renew(family))
+        error = error or self._run(seal(family, _digest(family, _rules(self._socket, family))))
         return Outcome(error=f"rules of {family}: {error.strip()}") if error else Outcome(True, again=renewed)
 
     def _swap_rules(self, family: Family) -> bool:
@@ -140,7 +171,7 @@ class NFTables:
             return False
         messages = rules.swap(family, pattern, _rules(self._socket, family))
         self.writes += len(messages)
-        if self._socket.send(r.batch(messages)):
+        if self._commit(messages):
             return False
         return _digest(family, _rules(self._socket, family)) == _digest(family, pattern)
 

@@ -31,21 +31,10 @@ from podwire.model.network import (
 )
 
 _SUBSYSTEM = 10 << 8
-(
-    NEWTABLE,
-    GETTABLE,
-    NEWCHAIN,
-    GETCHAIN,
-    DELCHAIN,
-    NEWRULE,
-    GETRULE,
-    DELRULE,
-    GETSET,
-    NEWELEM,
-    GETELEM,
-    DELELEM,
-    GETGEN,
-) = (_SUBSYSTEM | n for n in (0, 1, 3, 4, 5, 6, 7, 8, 10, 12, 13, 14, 16))
+NEWTABLE, GETTABLE, NEWCHAIN, GETCHAIN, DELCHAIN, NEWRULE, GETRULE, DELRULE, GETSET = (
+    _SUBSYSTEM | n for n in (0, 1, 3, 4, 5, 6, 7, 8, 10)
+)
+NEWELEM, GETELEM, DELELEM, NEWGEN, GETGEN = (_SUBSYSTEM | n for n in (12, 13, 14, 15, 16))
 APPEND = 0x800
 MOST_ELEMENT_BYTES = 60_000
 """In one message: the length of a nested attribute has 16 bits."""

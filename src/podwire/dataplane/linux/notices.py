@@ -1,0 +1,124 @@
+"""What the kernel tells of links, addresses, routes and neighbours, and which of it is not as it was left. Pure.
+
+Invariants: of a key the last notice counts, so that what a transaction takes away and puts back is no disturbance:
+judge only when no transaction is at work. A key that is named wrongly costs a read, one that is left out is found by
+the periodic verify only: in doubt it is named. A key whose last change failed is read again anyway.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from struct import unpack_from
+from typing import Any
+
+from podwire.dataplane.linux import render as r
+from podwire.dataplane.messages import Notice, attrs
+from podwire.ipam.blocks import FIRST_INDEX
+from podwire.model.network import LOOPBACK, Link, LinkKey, Route, RouteKey, SysctlKey, UpKey
+from podwire.model.snapshot import UNKNOWN
+
+GROUPS = (1, 3, 5, 7, 9, 11, 24, 25)
+"""Links, neighbours, IPv4 addresses and routes, IPv6 addresses and routes, settings of both families (rtnetlink(7))."""
+_ALL = -1
+_FORWARDING = {2: SysctlKey("net/ipv4/ip_forward"), 10: SysctlKey("net/ipv6/conf/all/forwarding")}
+_CONF_INDEX, _CONF_FORWARDING, _CONF_RP_FILTER = 1, 2, 3
+
+Held = Mapping[Any, Any]
+"""What was last reported of each key."""
+Judged = Iterator[tuple[Any, bool]]
+"""Keys, and whether they are not as they were left."""
+Parse = Callable[[str, bytes], tuple[Any, Any] | None]
+
+_OBJECTS: dict[int, Parse] = {
+    r.NEWADDR: r.address_of,
+    r.NEWROUTE: r.route_of,
+    r.NEWNEIGH: r.neighbour_of,
+}
+
+
+def disturbed(notices: Iterable[Notice], held: Held, spaces: Mapping[int, str]) -> frozenset[Any]:
+    """`spaces`: the pods' namespaces by the numbers that they have in the node's."""
+    last: dict[Any, bool] = {}
+    for notice in notices:
+        space = "" if notice.nsid is None else spaces.get(notice.nsid)
+        if space is not None:
+            last.update(_judge(space, notice, held))
+    return frozenset(key for key, wrong in last.items() if wrong)
+
+
+def numbers(notices: Iterable[Notice], held: Held) -> dict[int, str]:
+    """The numbers of pods' namespaces that notices of our links tell."""
+    found: dict[int, str] = {}
+    for notice in notices:
+        if notice.kind == r.NEWLINK and notice.nsid is None:
+            seen = attrs(notice.body, 16)
+            link = held.get(LinkKey(r.name_of(seen))) if r.IFLA_LINK_NETNSID in seen and r.IFLA_IFNAME in seen else None
+            if isinstance(link, Link) and link.space:
+                found[r.number_of_space(seen)] = link.space
+    return found
+
+
+def _judge(space: str, notice: Notice, held: Held) -> Judged:
+    kind, body, _ = notice
+    if kind in (r.NEWLINK, r.DELLINK) and body[0] == 0:  # not what a bridge says of its ports
+        index = int(unpack_from("=i", body, 4)[0])
+        seen = attrs(body, 16) | {r.FLAGS: body[8:12]}
+        of_link = _pods_end if space else _nodes_end
+        yield from of_link(space, index, None if kind == r.DELLINK else seen, held)
+    elif kind == r.NEWNETCONF and not space:
+        yield from _setting(body, held)
+    elif kind in _OBJECTS:
+        item = _OBJECTS[kind](space, body)
+        if item is not None:
+            key, value = item
+            was, marked = held.get(key), r.is_marked(kind, body)
+            yield key, was is not UNKNOWN and (marked if was is None else not marked or r.place(was, value) != value)
+    elif kind - 1 in _OBJECTS:
+        item = _OBJECTS[kind - 1](space, body)
+        if item is not None:
+            yield item[0], held.get(item[0], UNKNOWN) is not UNKNOWN
+
+
+def _nodes_end(_: str, index: int, seen: r.Seen | None, held: Held) -> Judged:
+    key = UpKey("", index)
+    if index == LOOPBACK:
+        yield key, seen is None or not r.is_up(seen)
+    elif held.get(key, UNKNOWN) is UNKNOWN:
+        # Somebody else's: routes by way of it come and go with it, and nothing is told of them.
+        yield key, any(isinstance(k, RouteKey) and not k.space and _by_others(v) for k, v in held.items())
+    elif seen is None:
+        yield key, True
+    else:
+        link = held.get(LinkKey(r.name_of(seen)))
+        if link is not UNKNOWN:
+            yield key, not (isinstance(link, Link) and r.is_up(seen) and _alike(index, seen, link))
+
+
+def _by_others(route: Any) -> bool:
+    return route is UNKNOWN or (isinstance(route, Route) and route.via is not None)
+
+
+def _alike(index: int, seen: r.Seen, link: Link) -> bool:
+    """Whether the node's end is as it was left; the pod's end tells of itself."""
+    _, now = r.link_of(index, seen, {index: (link.space, link.inner, link.interface, link.mac)})
+    return now == link and not r.is_doomed(seen)
+
+
+def _pods_end(space: str, index: int, seen: r.Seen | None, held: Held) -> Judged:
+    key = UpKey(space, index)
+    was = held.get(key, UNKNOWN)
+    if was is UNKNOWN:
+        return
+    ends = (v for k, v in held.items() if isinstance(k, LinkKey) and isinstance(v, Link) and v.space == space)
+    link = next((link for link in ends if link.inner == index), None)
+    if seen is None or r.up(space, {index: seen}).get(key) != was:
+        yield key, True
+    else:
+        yield key, link is not None and (seen.get(r.IFLA_ADDRESS, b""), r.name_of(seen)) != (link.mac, link.interface)
+
+
+def _setting(body: bytes, held: Held) -> Judged:
+    told = {kind: int(unpack_from("=i", value)[0]) for kind, value in attrs(body, 4).items() if len(value) == 4}
+    index, off = told.get(_CONF_INDEX, 0), told.get(_CONF_FORWARDING) == 0
+    if index == _ALL and body[0] in _FORWARDING:
+        yield _FORWARDING[body[0]], off
+    elif index >= FIRST_INDEX and UpKey("", index) in held and (off or told.get(_CONF_RP_FILTER, 1) != 1):
+        yield UpKey("", index), True

@@ -1,0 +1,92 @@
+"""Which notices of the kernel are a disturbance: of each key the last one counts, against what was last reported."""
+
+from struct import pack
+from typing import Any
+
+import pytest
+
+from podwire.controller.difference import Change
+from podwire.dataplane.linux import render as r
+from podwire.dataplane.linux.notices import disturbed
+from podwire.dataplane.messages import Notice, u32
+from podwire.model.addresses import Address, parse_address, parse_prefix
+from podwire.model.network import AddressKey, NeighbourKey, Route, RouteKey, SysctlKey, UpKey
+from podwire.model.snapshot import UNKNOWN
+
+ROUTE, NEIGHBOUR = RouteKey("", parse_prefix("10.1.1.2/32")), NeighbourKey("", 9, parse_address("fd01::2"))
+ADDRESS, WITHIN = AddressKey("", 1, parse_address("10.1.1.1")), RouteKey("/pod", parse_prefix("10.1.1.2/32"))
+MAC = b"\2\0\0\0\0\1"
+VALUES: dict[Any, Any] = {ROUTE: Route(9), NEIGHBOUR: MAC, ADDRESS: True, WITHIN: Route(9)}
+
+
+def added(key: Any, value: Any = None, nsid: int | None = None) -> Notice:
+    """As the kernel tells it: in the form of a request."""
+    (message,) = r.render(key, Change(None, value or VALUES[key]), -1)
+    return Notice(message.kind, message.body, nsid)
+
+
+def deleted(key: Any, nsid: int | None = None) -> Notice:
+    told = added(key, nsid=nsid)
+    return Notice(told.kind + 1, told.body, nsid)
+
+
+def foreign(key: RouteKey) -> Notice:
+    """A route of another protocol to the same destination."""
+    body = bytearray(added(key).body)
+    body[5] = 3
+    return Notice(r.NEWROUTE, bytes(body), None)
+
+
+def setting(family: int, index: int, forwarding: int) -> Notice:
+    body = bytes((family, 0, 0, 0)) + b"".join(pack("=HHi", 8, kind, v) for kind, v in ((1, index), (2, forwarding)))
+    return Notice(r.NEWNETCONF, body, None)
+
+
+@pytest.mark.parametrize("key", [ROUTE, NEIGHBOUR, ADDRESS], ids=lambda key: type(key).__name__)
+@pytest.mark.parametrize(
+    ("way", "held", "named"),
+    [
+        pytest.param("new", True, False, id="as we left it"),
+        pytest.param("del", False, False, id="gone as we left it"),
+        pytest.param("del", True, True, id="gone"),
+        pytest.param("new", False, True, id="of our protocol, and not ours"),
+        pytest.param("new del", False, False, id="made and taken back"),
+        pytest.param("del new", True, False, id="gone and put back"),
+        pytest.param("new del", True, True, id="put there and gone"),
+    ],
+)
+def test_the_last_notice_of_a_key_counts(key: Any, way: str, held: bool, named: bool) -> None:
+    notices = [added(key) if each == "new" else deleted(key) for each in way.split()]
+    assert disturbed(notices, {key: VALUES[key]} if held else {}, {}) == ({key} if named else frozenset())
+
+
+@pytest.mark.parametrize(
+    ("notice", "held", "found"),
+    [
+        pytest.param(added(ROUTE, Route(7)), {ROUTE: Route(9)}, {ROUTE}, id="a route by another interface"),
+        pytest.param(added(NEIGHBOUR, b"\2" * 6), {NEIGHBOUR: MAC}, {NEIGHBOUR}, id="another MAC address"),
+        pytest.param(foreign(ROUTE), {ROUTE: Route(9)}, {ROUTE}, id="a route of another protocol in place of ours"),
+        pytest.param(foreign(ROUTE), {}, set(), id="another's route"),
+        pytest.param(deleted(ROUTE), {ROUTE: UNKNOWN}, set(), id="what failed is read anyway"),
+        pytest.param(deleted(WITHIN, nsid=4), {WITHIN: Route(9)}, {WITHIN}, id="in a pod's namespace"),
+        pytest.param(deleted(WITHIN, nsid=5), {WITHIN: Route(9)}, set(), id="in a namespace that is no pod's"),
+        pytest.param(setting(2, -1, 0), {}, {SysctlKey("net/ipv4/ip_forward")}, id="forwarding off"),
+        pytest.param(setting(10, -1, 0), {}, {SysctlKey("net/ipv6/conf/all/forwarding")}, id="IPv6 forwarding off"),
+        pytest.param(setting(2, -1, 1), {}, set(), id="forwarding on"),
+        pytest.param(setting(2, 7, 0), {UpKey("", 7): True}, set(), id="forwarding off on another's interface"),
+    ],
+)
+def test_each_kind_of_notice(notice: Notice, held: dict[Any, Any], found: set[Any]) -> None:
+    assert disturbed([notice], held, {4: "/pod"}) == found
+
+
+@pytest.mark.parametrize(
+    ("route", "named"),
+    [(Route(0, via=Address(b"\1\1\1\1")), True), (UNKNOWN, True), (Route(9), False)],
+    ids=["by way of another node", "that failed", "to a pod"],
+)
+def test_an_interface_of_others_matters_where_a_route_may_use_it(route: Any, named: bool) -> None:
+    """A route goes with its interface, and nothing tells of it."""
+    down = Notice(r.NEWLINK, pack("=BxHiII", 0, 0, 3, 0, 0) + u32(4, 1500), None)
+    held = {RouteKey("", parse_prefix("10.1.2.0/24")): route}
+    assert disturbed([down], held, {}) == ({UpKey("", 3)} if named else frozenset())
