@@ -19,7 +19,7 @@ from podwire.lab.layout import Lab, LabError
 from podwire.lab.paths import questions
 from podwire.lab.probe import ask, open_socket
 from podwire.lab.questions import REFUSED, Answer, name_of, parse_port
-from podwire.lab.topology import path_of
+from podwire.lab.topology import path_of, station_space
 from podwire.lab.views import LabView
 from podwire.model.objects import Protocol
 from tests.kernel import labs
@@ -456,3 +456,13 @@ def test_the_demonstration_cleans_up_when_it_is_interrupted(root: Path, tmp_path
     assert left() == ([], [])
     assert not (root / NAME).exists()
     assert not list(tmp_path.iterdir())
+
+
+def test_the_doctor_finds_nothing_at_a_clean_node(at_rest: Lab) -> None:
+    config = at_rest.node("node1").config
+    inside = ("ip", "netns", "exec", station_space(at_rest.name, "node1"))
+    command = [*inside, PODWIRE, "doctor", "--config", str(config), "-o", "json"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    report = json.loads(ran.stdout)
+    assert [it for it in report["findings"] if it["state"] in ("warning", "wrong")] == []
+    assert (ran.returncode, ran.stderr, report["node"]) == (0, "", "node1")

@@ -73,6 +73,8 @@ class FakeApi:
         self.asked: list[tuple[str, str, dict[str, str]]] = []
         """Verb, resource and query of each request that was answered by no fault."""
         self.streams: list[Stream] = []
+        self.denied: set[tuple[str, str]] = set()
+        """Verb and resource of what a SelfSubjectAccessReview refuses."""
         self.conditions: list[Thing] = []
         """Of the one node whose status is asked for."""
         self.most_items = 0
@@ -163,6 +165,7 @@ class FakeApi:
             app.router.add_get(path, self._of(resource))
         app.router.add_get("/api/v1/nodes/{name}", self._node)
         app.router.add_patch("/api/v1/nodes/{name}/status", self._node)
+        app.router.add_post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", self._review)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01, handler_cancellation=True)
         await runner.setup()
         listener = socket.create_server(("127.0.0.1", port))
@@ -190,6 +193,11 @@ class FakeApi:
 
     async def _node(self, request: web.Request) -> web.StreamResponse:
         return await self._answer("patch" if request.method == "PATCH" else "get", "nodes", request)
+
+    async def _review(self, request: web.Request) -> web.StreamResponse:
+        asked = (await request.json())["spec"]["resourceAttributes"]
+        allowed = (asked["verb"], asked["resource"]) not in self.denied
+        return web.json_response({"kind": "SelfSubjectAccessReview", "status": {"allowed": allowed}}, status=201)
 
     async def _answer(self, verb: str, resource: str, request: web.Request) -> web.StreamResponse:
         try:

@@ -34,6 +34,11 @@ app.command(
     help="Why a Service is as it is, or what the agent's node does with a packet.",
     usage="Usage: podwire explain service/NAMESPACE/NAME\n       podwire explain FROM IP:PORT[/PROTOCOL]\n",
 )
+app.command(
+    "podwire.doctor.command:doctor",
+    name="doctor",
+    help="What is right on this node, what is wrong and what to do; exit code 1 where something is wrong.",
+)
 app.command("podwire.cli.plugin:install", name="install-plugin", help="Put the CNI plugin on this node.")
 app.command(
     "podwire.lab.commands:app", name="lab", help="A cluster of network namespaces on this machine, from manifests."

@@ -83,8 +83,15 @@ def write(file: int, data: bytes) -> None:
 def call(path: str, message: bytes, deadline: float) -> bytes:
     """The message that answers. Raises OSError or ValueError where none came whole before the deadline."""
     connection = socket(AF_UNIX, SOCK_STREAM)
-    connection.settimeout(left(deadline))
-    connection.connect(path)
+    try:
+        connection.settimeout(left(deadline))
+        connection.connect(path)
+        return converse(connection, message, deadline)
+    finally:
+        connection.close()
+
+
+def converse(connection: socket, message: bytes, deadline: float) -> bytes:
     out, unsent, answer = OPENING, b"\0" + len(message).to_bytes(4, "big") + message, b""
     all_streams = stream = initial = WINDOW  # what the agent is ready to take (RFC 9113, 5.2)
     arriving = frames(connection, deadline)

@@ -36,11 +36,13 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 class Socket:
     """A netlink socket of one protocol, in the namespace of the thread that makes it."""
 
-    def __init__(self, protocol: int) -> None:
+    def __init__(self, protocol: int, reader: bool = False) -> None:
+        """`reader`: only small things are read, which needs no right. Raises PermissionError where another lacks it."""
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._socket.bind((0, 0))
-        self._socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 64 << 20)
-        self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 16 << 20)
+        if not reader:
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 64 << 20)
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 16 << 20)
         self._socket.setsockopt(_SOL_NETLINK, _CAP_ACK, 1)  # errors without the request's text
         self._sequence = 0
         """Of the next message. Numbers rise, so that a late answer is never taken for that to another."""

@@ -114,6 +114,12 @@ class Api:
         async with self._answer("PATCH", path, ANSWER_SECONDS, data=body, headers=headers) as response:
             return await response.read()
 
+    async def post(self, path: str, body: bytes) -> bytes:
+        """Raises ApiError."""
+        headers = {"Content-Type": "application/json"}
+        async with self._answer("POST", path, ANSWER_SECONDS, data=body, headers=headers) as response:
+            return await response.read()
+
     @asynccontextmanager
     async def lines(
         self, path: str, query: Mapping[str, str], silence: float

@@ -1,0 +1,51 @@
+"""Links, addresses and routes of this network namespace, by rtnetlink. Needs no right."""
+
+from collections.abc import Iterator
+from struct import unpack_from
+
+from podwire.dataplane import netlink
+from podwire.dataplane.linux import render as r
+from podwire.dataplane.messages import attrs
+from podwire.doctor.facts import AddressFact, LinkFact, Network, RouteFact
+from podwire.model.addresses import FAMILIES, Address, Family, Prefix, prefix_around
+
+_LEARNED = 9  # RTPROT_RA
+_DESTINATION, _LINK, _PRIORITY, _MULTIPATH = 1, 4, 6, 9
+
+
+def read() -> Network:
+    """Raises OSError."""
+    there = netlink.Socket(netlink.ROUTE, reader=True)
+    try:
+        seen = r.links(there.dump(r.GETLINK, r.get_links()))
+        names = {index: r.name_of(one) for index, one in seen.items()}
+        links = tuple(
+            LinkFact(names[index], unpack_from("=I", one[r.IFLA_MTU])[0]) for index, one in sorted(seen.items())
+        )
+        addresses = [it for family in FAMILIES for it in _addresses(there, family, names)]
+        routes = [it for family in FAMILIES for it in _routes(there, family, names)]
+    finally:
+        there.close()
+    return Network(links, tuple(addresses), tuple(routes))
+
+
+def _addresses(there: netlink.Socket, family: Family, names: dict[int, str]) -> Iterator[AddressFact]:
+    for body in there.dump(r.GETADDR, bytes((family.number,)) + bytes(7)):
+        seen = attrs(body, 8)
+        local = Address(seen.get(2, seen.get(1, b"")))
+        if len(local) == family.size:
+            link = names.get(unpack_from("=I", body, 4)[0], "?")
+            yield AddressFact(link, local, prefix_around(local, body[1]), r.address_of("", body) is not None)
+
+
+def _routes(there: netlink.Socket, family: Family, names: dict[int, str]) -> Iterator[RouteFact]:
+    for body in there.dump(r.GETROUTE, bytes((family.number,)) + bytes(11)):
+        if body[4] != r.MAIN_TABLE or body[7] != r.UNICAST:
+            continue
+        seen = attrs(body, 12)
+        index = unpack_from("=I", seen[_LINK])[0] if _LINK in seen else 0
+        if _MULTIPATH in seen:
+            index = unpack_from("=i", seen[_MULTIPATH], 4)[0]
+        destination = Prefix(Address(seen.get(_DESTINATION, bytes(family.size))), body[1])
+        metric = unpack_from("=I", seen[_PRIORITY])[0] if _PRIORITY in seen else 0
+        yield RouteFact(destination, names.get(index, "?"), body[5] == r.PROTOCOL, body[5] == _LEARNED, metric)
