@@ -236,16 +236,31 @@ async def test_a_pod_whose_namespace_has_lost_its_name_lives_on(at_work: Rig) ->
 
 
 async def test_what_the_owner_of_a_pod_does_inside_is_left_alone(at_work: Rig) -> None:
-    """A new MAC address or name of its interface (as virtual machines in pods need), something built on it."""
+    """A new MAC address or name of its interface (as virtual machines in pods need), something built on it. The node
+    follows: what it knows of the pod's MAC address is what the pod has."""
     pod = at_work.pods["c"].name
     by_hand(f"ip -n {pod} link set eth0 down; ip -n {pod} link set eth0 name net1 address 02:00:00:00:00:77")
     by_hand(f"ip -n {pod} link add link net1 name net1.5 type macvlan; ip -n {pod} link set net1 up")
+    assert any("neighbour 10.1.1.4" in key for key in await at_work.drift())
     await at_work.resync()
+    assert await at_work.drift() == []
     assert "net1.5" in sh("ip", "-n", pod, "link")
     assert "02:00:00:00:00:77" in sh("ip", "-n", pod, "link")
+    assert ask(None, "10.1.1.4", 8080) == "c 10.1.1.1"
+    assert ask(None, "fd01::4", 8080) == "c fd01::1"
     await at_work.stop()
     await at_work.start(OBJECTS)
     assert at_work.writes() == {"store": 0, "linux": 0, "nftables": 0}
+
+
+async def test_a_pod_keeps_its_own_mac_address_through_updates_and_a_repeated_add(at_work: Rig) -> None:
+    sh("ip", "-n", at_work.pods["c"].name, "link", "set", "eth0", "address", "02:00:00:00:00:77")
+    await at_work.resync()
+    assert (await at_work.add("c")).error is None
+    assert ask(None, "10.1.1.4", 8080) == "c 10.1.1.1"
+    assert await at_work.drift() == []
+    assert (await at_work.delete("c")).error is None
+    assert await at_work.drift() == []
 
 
 async def test_a_gateway_forgotten_under_traffic_comes_back(at_work: Rig) -> None:

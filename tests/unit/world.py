@@ -5,7 +5,7 @@ it fails or forgets when a test tells it to.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hypothesis import strategies as st
@@ -148,6 +148,9 @@ class Memory:
 
     def place(self, wanted: Any, actual: Any) -> Any:
         return nftables.place(wanted, actual) if self.name == "nftables" else linux.place(wanted, actual)
+
+    def settle(self, wanted: Mapping[Any, Any], actual: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        return linux.settle(wanted, actual) if self.name == "linux" else wanted
 
     def read(self, scope: Scope) -> dict[Any, Any]:
         if self.blind:

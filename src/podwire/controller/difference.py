@@ -69,6 +69,9 @@ class Driver(Protocol):
     def place(self, wanted: Any, actual: Any) -> Any:
         """What to hold for what is wanted, nearest to what is held already. Pure."""
 
+    def settle(self, wanted: Mapping[Any, Any], actual: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """What is wanted, with the values that follow from what another key holds. Pure."""
+
     def read(self, scope: Scope) -> dict[Any, Any]:
         """What the network holds of ours within the scope."""
 

@@ -147,7 +147,8 @@ class Transaction:
         for driver in self.drivers:
             mine = wanted.get(driver.name, {})
             scope = scope_of(mine, everything=True)
-            found[driver.name] = _due(now, scope, difference(mine, driver.read(scope), driver.place))
+            actual = driver.read(scope)
+            found[driver.name] = _due(now, scope, difference(driver.settle(mine, actual), actual, driver.place))
         return found
 
     def _scopes(self, event: Event, parts: Iterable[Desired], touched: Touched | None, whole: bool) -> dict[str, Scope]:
@@ -186,12 +187,14 @@ async def _one_driver(
     changes: Difference = {}
     try:
         actual, fresh = _actual(driver, programmed, scope, fresh)
-        changes = _due(now, scope, difference(mine, actual, driver.place))
+        settled = driver.settle(mine, actual)
+        changes = _due(now, scope, difference(settled, actual, driver.place))
         outcomes = await _apply(driver, changes)
-        outcomes |= await _retry(driver, mine, scope, outcomes)
+        outcomes |= await _retry(driver, settled, scope, outcomes)
         if any(outcome.again for outcome in outcomes.values()):
             fresh, actual = True, driver.read(scope)
-            outcomes |= await _apply(driver, _due(now, scope, difference(mine, actual, driver.place)))
+            settled = driver.settle(mine, actual)
+            outcomes |= await _apply(driver, _due(now, scope, difference(settled, actual, driver.place)))
     except Exception as error:  # whatever it is, it must not cost the other drivers, or the event, their turn
         level = logging.WARNING if isinstance(error, OSError) else logging.ERROR
         log.log(level, "driver %s failed", driver.name, exc_info=error)

@@ -84,12 +84,22 @@ class Route(Value, frozen=True):
 
 
 class NeighbourKey(Value, frozen=True):
+    """A permanent neighbour; the value is its MAC address, b"" for one that is not permanent."""
+
     space: str
     index: int
     address: Address
 
     def __str__(self) -> str:
         return f"neighbour {show_address(self.address)} on interface {self.index}{_within(self.space)}"
+
+
+class PodMAC(Value, frozen=True):
+    """In place of a MAC address: that of the pod's end of the link of this name, which its owner may change. `born`:
+    the one that it is born with."""
+
+    link: str
+    born: bytes
 
 
 def _within(space: str) -> str:

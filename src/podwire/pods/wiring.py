@@ -18,6 +18,7 @@ from podwire.model.network import (
     LinkKey,
     LocalPodKey,
     NeighbourKey,
+    PodMAC,
     Route,
     RouteKey,
     UpKey,
@@ -71,7 +72,7 @@ def wiring(key: AttachmentKey, it: Attachment, mtu: int) -> dict[Any, Any]:
     }
     for address in it.addresses:
         found[RouteKey("", Prefix(address, family_of(address).bits))] = Route(it.index)
-        found[NeighbourKey("", it.index, address)] = mac
+        found[NeighbourKey("", it.index, address)] = PodMAC(name, mac)
     return found | _inside(it, inside, mtu) if seen else found
 
 

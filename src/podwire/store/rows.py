@@ -7,6 +7,7 @@ not opened.
 """
 
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,9 @@ class Store:
         return 0
 
     def place(self, wanted: Any, actual: Any) -> Any:  # noqa: ARG002 - rows have no positions
+        return wanted
+
+    def settle(self, wanted: Mapping[Any, Any], actual: Mapping[Any, Any]) -> Mapping[Any, Any]:  # noqa: ARG002 - rows follow nothing
         return wanted
 
     def read(self, scope: Scope) -> dict[Any, Any]:

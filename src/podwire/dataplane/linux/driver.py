@@ -45,6 +45,9 @@ class Linux:
     def place(self, wanted: Any, actual: Any) -> Any:
         return r.place(wanted, actual)
 
+    def settle(self, wanted: Mapping[Any, Any], actual: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        return r.settle(wanted, actual)
+
     # --- read ----------------------------------------------------------------------------------
 
     def read(self, scope: Scope) -> dict[Any, Any]:

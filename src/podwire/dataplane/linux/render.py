@@ -8,6 +8,7 @@ deletes.
 """
 
 import sys
+from collections.abc import Mapping
 from struct import pack, unpack_from
 from typing import Any
 
@@ -17,7 +18,18 @@ from podwire.controller.difference import Change
 from podwire.dataplane.messages import CREATE, EXCL, REPLACE, Message, attr, attrs, nest, text, u32, walk
 from podwire.ipam.blocks import FIRST_INDEX
 from podwire.model.addresses import FAMILIES, Address, Family, Prefix, family_of
-from podwire.model.network import LOOPBACK, AddressKey, Link, LinkKey, NeighbourKey, Route, RouteKey, SysctlKey, UpKey
+from podwire.model.network import (
+    LOOPBACK,
+    AddressKey,
+    Link,
+    LinkKey,
+    NeighbourKey,
+    PodMAC,
+    Route,
+    RouteKey,
+    SysctlKey,
+    UpKey,
+)
 from podwire.pods.wiring import LINK_PREFIX
 
 PROTOCOL = 177
@@ -68,6 +80,19 @@ def place(wanted: Any, actual: Any) -> Any:
     if isinstance(wanted, Link) and isinstance(actual, Link) and _identity(wanted) == _identity(actual):
         return replace(wanted, interface=actual.interface, mac=actual.mac)
     return wanted
+
+
+def settle(wanted: Mapping[Any, Any], actual: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The node's neighbours follow the MAC addresses that the pods' ends really have: an owner may change them, as
+    virtual machines in pods do. Where that end can't be seen, the neighbour stays as it is."""
+    found: dict[Any, Any] = {}
+    for key, value in wanted.items():
+        if isinstance(value, PodMAC):
+            made, will = actual.get(LinkKey(value.link)), wanted.get(LinkKey(value.link))
+            found[key] = value.born
+            if isinstance(made, Link) and isinstance(will, Link) and _identity(made) == _identity(will):
+                found[key] = (made.mac if will.space else actual.get(key)) or value.born
+    return {**wanted, **found} if found else wanted
 
 
 def render(key: Any, change: Change, descriptor: int) -> list[Message]:

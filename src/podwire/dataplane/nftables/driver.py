@@ -53,6 +53,9 @@ class NFTables:
     def place(self, wanted: Any, actual: Any) -> Any:
         return slots.place(wanted, actual)
 
+    def settle(self, wanted: Mapping[Any, Any], _: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        return wanted
+
     def read(self, scope: Scope) -> dict[Any, Any]:
         if scope.keys is None:
             self._watch.read()
