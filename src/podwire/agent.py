@@ -48,7 +48,8 @@ from podwire.sources.kube_config import KubeConfigError, read_access
 from podwire.sources.kube_credentials import Credentials
 from podwire.sources.kube_source import KubernetesObjects
 from podwire.sources.manifests import Manifests
-from podwire.store.rows import Store, StoreUnusable
+from podwire.store.database import StoreUnusable
+from podwire.store.rows import Store
 from podwire.supervision import Tasks, until_lost
 from podwire.version import version
 
@@ -155,7 +156,7 @@ class Agent:
 
     @property
     def source_errors(self) -> tuple[str, ...]:
-        found = (*self._troubles.values(), *self.controller.snapshot.unfit_ranges)
+        found = (*self._troubles.values(), *self.store.troubles, *self.controller.snapshot.unfit_ranges)
         if self.manifests is not None:
             found += self.manifests.loaded.errors
         if self.kubernetes is not None:
@@ -226,7 +227,7 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
     server = await cni_server.serve(config.cni_socket, config.spool, controller)
     stack.push_async_callback(server.stop, 1.0)
     tasks.essential("the CNI server", _served(server))
-    files = (config.state_dir, config.database, config.lock, config.cni_socket, config.admin_socket)
+    files = (config.state_dir, config.lock, config.cni_socket, config.admin_socket)
     watch = tasks.essential("the watch over the agent's files", until_lost(files))
     stack.callback(watch.cancel)
     return agent

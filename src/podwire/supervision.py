@@ -7,7 +7,7 @@ after it (systemd, Kubernetes); a kept one is started again, later each time, an
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,13 +86,16 @@ class Tasks:
             await asyncio.sleep(AGAIN_SECONDS[min(failures, len(AGAIN_SECONDS)) - 1])
 
 
-async def until_lost(paths: Iterable[Path]) -> str:
-    """Returns which of the paths no longer leads to the file that it led to. By looking: a directory in which a
-    database lies would tell of every write."""
-    known = {path: _identity(path) for path in paths}
+def until_lost(paths: Iterable[Path]) -> Coroutine[Any, Any, str]:
+    """Returns, once awaited, which of the paths no longer leads to the file that it leads to now. By looking: a
+    directory in which a database lies would tell of every write."""
+    return _until_lost({path: _identity(path) for path in paths})
+
+
+async def _until_lost(known: Mapping[Path, tuple[int, int] | None]) -> str:
     while True:
         for path, before in known.items():
-            if _identity(path) != before:
+            if before is None or _identity(path) != before:
                 return f"{path} was removed or replaced"
         await asyncio.sleep(LOOK_SECONDS)
 

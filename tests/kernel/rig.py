@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from podwire.agent import Agent
 from podwire.config import Config
@@ -174,7 +175,12 @@ class Rig:
         return {driver.name: driver.writes for driver in self.running.drivers}
 
     def rows(self) -> int:
-        return int(self.running.store.db.execute("SELECT count(*) FROM attachment").fetchone()[0])
+        return int(self.sql("SELECT count(*) FROM attachment")[0][0])
+
+    def sql(self, command: str) -> list[Any]:
+        """By the agent's own connection to its store."""
+        with self.running.store.database.used() as db:
+            return db.execute(command).fetchall()
 
     async def start_with_pods(self, *pods: str, objects: Mapping[ObjectKey, Object] | None = None) -> None:
         """Pods in this order get .2, .3 … and ::2, ::3 …; all of them answer."""

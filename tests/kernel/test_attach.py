@@ -2,9 +2,12 @@
 
 import asyncio
 import os
+import socket
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -38,21 +41,38 @@ def _interface_in_pod(rig: Rig) -> Iterator[None]:
 
 @contextmanager
 def _store_full(rig: Rig) -> Iterator[None]:
-    rig.running.store.db.execute("PRAGMA query_only=1")
+    rig.sql("PRAGMA query_only=1")
     yield
-    rig.running.store.db.execute("PRAGMA query_only=0")
+    rig.sql("PRAGMA query_only=0")
+
+
+@contextmanager
+def _store_locked(rig: Rig) -> Iterator[None]:
+    """By another process, such as a backup."""
+    with sqlite3.connect(rig.running.store.database.path) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+    other.close()
+
+
+@contextmanager
+def _store_gone(rig: Rig) -> Iterator[None]:
+    for part in rig.directory.glob("podwire.db*"):
+        part.unlink()
+    yield
 
 
 @contextmanager
 def _store_full_at_confirmation(rig: Rig) -> Iterator[None]:
     """The pending row is written, the confirmed one can't be."""
-    rig.running.store.db.execute(
+    rig.sql(
         "CREATE TEMP TRIGGER full BEFORE INSERT ON main.attachment WHEN "
         "(SELECT count(*) FROM main.attachment WHERE sandbox = NEW.sandbox) > 0 "
         "BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
     )
     yield
-    rig.running.store.db.execute("DROP TRIGGER temp.full")
+    rig.sql("DROP TRIGGER temp.full")
 
 
 @contextmanager
@@ -79,8 +99,10 @@ def _table_gone(_: Rig) -> Iterator[None]:
         pytest.param(_nothing, "/proc/self/ns/uts", "not a network namespace|Invalid argument", id="no namespace"),
         pytest.param(_name_taken, None, "EEXIST", id="name taken on the node"),
         pytest.param(_interface_in_pod, None, "EEXIST", id="eth0 exists in the pod"),
-        pytest.param(_store_full, None, "podwire.db", id="store full"),
-        pytest.param(_store_full_at_confirmation, None, "disk is full", id="store full at the confirmation"),
+        pytest.param(_store_full, None, "podwire.db: attempt to write a readonly", id="store read-only"),
+        pytest.param(_store_full_at_confirmation, None, "podwire.db: database or disk is full", id="no confirmation"),
+        pytest.param(_store_locked, None, "podwire.db: database is locked", id="store locked by another"),
+        pytest.param(_store_gone, None, "podwire.db: it was removed or replaced", id="store removed"),
         pytest.param(_route_taken, None, "EEXIST", id="another's route to the address"),
         pytest.param(_table_gone, None, "ENOENT", id="nftables table gone"),
     ],
@@ -94,6 +116,9 @@ async def test_an_add_that_fails_half_way_leaves_nothing(
         result = await rig.add("x", netns)
         assert result.error is not None
         assert any(word in result.error for word in says.split("|")), result.error
+        assert result.refusal is (Refusal.NOT_STORED if "podwire.db" in says else None)
+        if obstacle is _store_gone:
+            await rig.history_has("Resync healing of store")
         assert rig.rows() == 2
         assert rig.key("x") not in rig.running.controller.snapshot.attachments
         rig.running.linux.collect()
@@ -105,6 +130,71 @@ async def test_an_add_that_fails_half_way_leaves_nothing(
     assert (await rig.delete("x")).error is None
     rig.running.linux.collect()
     assert dump() == clean
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(os.mkfifo, id="pipe"),
+        pytest.param(Path.mkdir, id="directory"),
+        pytest.param(_socket, id="socket"),
+        pytest.param(lambda path: path.symlink_to("/dev/zero"), id="device"),
+        pytest.param(lambda path: path.symlink_to(path.name), id="link to itself"),
+        pytest.param(Path.touch, id="file"),
+    ],
+)
+async def test_whatever_is_in_a_namespaces_place_holds_nobody_up(
+    rig: Rig, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    """Neither the ADD that names it, nor the resync of a pod that was there."""
+    await rig.start_with_pods("a")
+    clean, path = dump(), tmp_path / "netns"
+    make(path)
+    assert (await rig.add("x", str(path))).error is not None
+    rig.running.linux.collect()
+    assert dump() == clean
+    link = tmp_path / "link"
+    link.symlink_to(rig.space("y").path)
+    assert (await rig.add("y", str(link))).error is None
+    link.unlink()
+    make(link)
+    await rig.resync()
+    assert (await rig.add("b")).error is None
+    assert (await rig.delete("y")).error is None
+
+
+async def test_on_a_full_disk_pods_go_and_none_comes_until_there_is_room(rig: Rig, tmp_path: Path) -> None:
+    """What went is free at once, and its row goes when it can."""
+    sh("mount", "-t", "tmpfs", "-o", "size=256k", "none", str(tmp_path))
+    try:
+        await rig.start_with_pods("a", "b", objects=service("web", 10, ("10.1.1.2",)))
+        clean = dump()
+        assert (await rig.add("x")).error is None
+        with (tmp_path / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+            while True:
+                ballast.write(bytes(4096))
+        while (refused := await rig.add("y")).error is None:  # until what SQLite had in hand is used up
+            await rig.delete("y")
+        assert refused.refusal is Refusal.NOT_STORED
+        assert "podwire.db: database or disk is full" in (refused.error or "")
+        gone = await rig.delete("x")
+        assert gone.error_without("store") is None
+        assert rig.key("x") not in rig.running.controller.snapshot.attachments
+        rig.running.linux.collect()
+        assert dump() == clean
+        (tmp_path / "ballast").unlink()
+        assert (await rig.resync()).error is None
+        assert rig.rows() == 2
+        assert (await rig.add("y")).error is None
+        assert await rig.drift() == []
+        await rig.stop()
+    finally:
+        sh("umount", "--lazy", str(tmp_path))
 
 
 async def test_deleting_leaves_nothing_and_can_be_repeated(rig: Rig) -> None:

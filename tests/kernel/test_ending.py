@@ -99,7 +99,7 @@ def test_told_to_end_while_the_api_server_says_nothing_it_ends(node: Space, tmp_
             assert outcome(process)[0] == 0
 
 
-@pytest.mark.parametrize("name", ["cni.sock", "admin.sock", "podwire.db", "lock"])
+@pytest.mark.parametrize("name", ["cni.sock", "admin.sock", "lock"])
 def test_an_agent_that_nobody_can_reach_any_more_ends_and_the_next_one_is_whole(
     node: Space, tmp_path: Path, name: str
 ) -> None:

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -123,14 +125,26 @@ async def test_traffic_goes_on_without_an_agent(rig: Rig) -> None:
     assert sh("ip", "route", "show", "proto", "177")
 
 
-async def test_a_lost_store_is_made_again_from_the_kernel(rig: Rig) -> None:
+def _removed(database: Path) -> None:
+    for part in database.parent.glob("podwire.db*"):
+        part.unlink()
+
+
+def _overwritten(database: Path) -> None:
+    database.write_bytes(b"\x00\xff" * 20_000)
+
+
+@pytest.mark.parametrize("hand", [_removed, _overwritten], ids=lambda hand: hand.__name__[1:])
+async def test_a_lost_store_is_made_again_from_the_kernel(rig: Rig, hand: Callable[[Path], None]) -> None:
     """Nothing that lives is cut, nothing in use is given again, and a DEL finds its pod."""
     await rig.start_with_pods("a", "b", objects=OBJECTS)
     held = {key: it.addresses for key, it in rig.running.controller.snapshot.attachments.items()}
     await rig.stop()
-    for file in rig.directory.glob("podwire.db*"):
-        file.unlink()
+    hand(rig.directory / "podwire.db")
     assert (await rig.start(OBJECTS)).error is None
+    aside = rig.directory / "podwire.db.damaged-1"
+    assert aside.exists() == (hand is _overwritten)
+    assert any(str(aside) in error for error in rig.running.source_errors) == aside.exists()
     assert {key: it.addresses for key, it in rig.running.controller.snapshot.attachments.items()} == held
     assert rig.rows() == 2
     assert ask(rig.pods["b"], "10.96.0.10")[0] in "ab"

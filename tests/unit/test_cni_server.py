@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import socket as sockets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ from grpc import aio
 from immutables import Map
 
 from podwire.cni.cni_pb2 import CniReply, CniRequest
-from podwire.controller.difference import Change, Difference
+from podwire.controller.difference import Change, Difference, Outcome
 from podwire.controller.events import AddPod, DeletePod, Event, PodWired, Refused
 from podwire.controller.snapshot import fold
-from podwire.controller.transaction import Result
+from podwire.controller.transaction import Result, Step
 from podwire.model.addresses import parse_prefix
 from podwire.model.network import CursorKey, RouteKey
 from podwire.model.objects import AttachmentKey, Node, NodeKey, PodKey
@@ -40,6 +40,7 @@ class Fake:
         self.drift: dict[str, Difference] = {}
         self.bug: Exception | None = None
         self.unsynced: frozenset[str] = frozenset()
+        self.steps: tuple[Step, ...] = ()
 
     def submit(self, event: Event) -> asyncio.Future[Result]:
         if self.bug is not None:
@@ -56,7 +57,7 @@ class Fake:
 
     def _handle(self, event: Event) -> Result:
         if type(event) in self.failing:
-            return Result(event, error=self.failing[type(event)])
+            return Result(event, self.steps, error=self.failing[type(event)])
         try:
             self.snapshot, _ = fold(self.snapshot, event)
         except Refused as refused:
@@ -371,6 +372,29 @@ async def test_a_socket_path_that_is_too_long(stopped: Served) -> None:
         await stopped.start()
 
 
+STEPS = {
+    name: Step(name, {}, {KEY: Outcome(error=f"{name}: no space left")}, 0) for name in ("store", "linux", "nftables")
+}
+
+
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [
+        pytest.param(("store",), None, id="its row can't be removed: healing does that later"),
+        pytest.param(("linux",), "linux: no space left", id="its link can't be removed"),
+        pytest.param(("store", "nftables"), "nftables: no space left", id="both"),
+        pytest.param((), "internal error", id="it never came to that"),
+    ],
+)
+async def test_a_del_fails_only_for_what_a_pod_has_in_the_network(
+    served: Served, failing: tuple[str, ...], error: str | None
+) -> None:
+    served.controller.steps = tuple(STEPS[name] for name in failing)
+    served.controller.failing[DeletePod] = next((f"{name}: no space left" for name in failing), "internal error")
+    code, said = await served.ask("DEL")
+    assert (code, said and said["msg"]) == ((0, None) if error is None else (1, f"{KEY}: {error}"))
+
+
 # --- the spool ---------------------------------------------------------------------------------
 
 
@@ -418,6 +442,52 @@ async def test_what_is_no_del_is_moved_aside(stopped: Served, caplog: pytest.Log
     assert sorted(path.name for path in stopped.spool.iterdir()) == ["1.del.bad", "3.del.bad"]
     assert (stopped.spool / "1.del.bad").read_bytes() == content
     assert "1.del.bad" in caplog.text
+
+
+def _unix_socket(path: Path) -> None:
+    with sockets.socket(sockets.AF_UNIX) as one:
+        one.bind(str(path))
+
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "directory": Path.mkdir,
+    "directory with something in it": lambda path: (path / "x").mkdir(parents=True),
+    "socket": _unix_socket,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "link to nowhere": lambda path: path.symlink_to("nowhere"),
+    "link to itself": lambda path: path.symlink_to(path.name),
+    "huge file": lambda path: (path.touch(), os.truncate(path, 1 << 40)),
+    "I/O error": lambda path: path.symlink_to("/proc/self/mem"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("serving", [False, True], ids=["at the start", "while serving"])
+@pytest.mark.parametrize("name", [b"1.del", b"\xff\x1b[31m\n.del"], ids=["plain name", "odd name"])
+async def test_whatever_lies_in_the_spool_holds_nobody_up(
+    stopped: Served, kind: str, serving: bool, name: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await stopped.start() if serving else None
+    odd = stopped.spool / os.fsdecode(name)
+    stopped.leave("2.del", message("DEL"))
+    KINDS[kind](odd)
+    server = server or await stopped.start()
+    assert (await stopped.ask("ADD"))[0] == 0
+    await server.stop(None)
+    assert [type(event) for event in stopped.controller.events] == [DeletePod, AddPod]
+    left = [] if kind == "link to nowhere" else [os.fsdecode(name) + ".bad"]
+    assert [each for each in os.listdir(stopped.spool) if each.endswith(".bad")] == left
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "link to itself"])
+async def test_a_spool_that_is_no_directory_any_more_is_said(served: Served, kind: str) -> None:
+    served.spool.rmdir()
+    KINDS[kind](served.spool)
+    code, said = await served.ask("ADD")
+    assert (code, said["code"]) == (1, 11)
+    assert said["msg"].startswith(f"{served.spool}: can't be listed: ")
+    assert (await served.ask("DEL"))[0] == 0
 
 
 async def test_a_replayed_del_that_fails_stays_and_stops_nothing(stopped: Served) -> None:

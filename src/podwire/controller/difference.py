@@ -45,13 +45,15 @@ class Outcome(Value, frozen=True):
     """What a key holds now (None: it is gone), or why its change failed: then what it holds is unknown.
 
     `gone` says that the failure is for ever: the namespace that should hold the key no longer exists. `again` says
-    that other keys went with the change: the driver wants to be read again.
+    that other keys went with the change: the driver wants to be read again. `later` says that the failed change would
+    fail again at once: nothing is tried before the next resync.
     """
 
     value: Any = None
     error: str | None = None
     gone: bool = False
     again: bool = False
+    later: bool = False
 
 
 class Driver(Protocol):

@@ -25,6 +25,7 @@ class Refusal(Enum):
 
     NOT_READY = "the node is not ready to attach pods"
     EXHAUSTED = "no address is free"
+    NOT_STORED = "it can't be written down now"
 
 
 class Refused(Exception):

@@ -69,6 +69,12 @@ class Result(Value, frozen=True):
         changed = any(step.difference for step in self.steps)
         return isinstance(self.event, Disturbed) and self.error is None and not changed
 
+    def error_without(self, driver: str) -> str | None:
+        """What would have gone wrong without this driver's errors."""
+        if not self.steps:
+            return self.error
+        return next((text for step in self.steps if step.driver != driver for text in step.errors()), None)
+
     def unsettled(self) -> frozenset[str]:
         """The drivers that failed in something, or want to be read again; but not for what is gone for ever."""
         return frozenset(
@@ -124,8 +130,10 @@ class Transaction:
             new, undone = await self._revert(old, new, touched, scopes, steps)
             clean = not any(step.errors() for step in undone)
             steps += undone
+        # What can't be written down is not tried: the driver that comes first is the store.
+        refusal = Refusal.NOT_STORED if undo and _failed(steps) == self.drivers[0].name else None
         seconds = time.perf_counter() - started
-        return new, Result(event, tuple(steps), seconds, error, reverted=clean, decided=decided + before)
+        return new, Result(event, tuple(steps), seconds, error, refusal, reverted=clean, decided=decided + before)
 
     async def _revert(
         self, old: Snapshot, new: Snapshot, touched: Touched | None, scopes: Mapping[str, Scope], steps: Sequence[Step]
@@ -177,6 +185,11 @@ class Transaction:
                 if stop and step.errors():
                     break
         return now, steps
+
+
+def _failed(steps: Iterable[Step]) -> str | None:
+    """The driver that failed first."""
+    return next((step.driver for step in steps if step.errors()), None)
 
 
 async def _one_driver(
@@ -231,7 +244,7 @@ async def _retry(
     driver: Driver, mine: Mapping[Any, Any], scope: Scope, outcomes: Mapping[Any, Outcome]
 ) -> dict[Any, Outcome]:
     """The network isn't what was believed: look again at what failed, once."""
-    failed = {key: None for key, outcome in outcomes.items() if outcome.error is not None and not outcome.gone}.keys()
+    failed = {key: None for key, it in outcomes.items() if it.error is not None and not it.gone and not it.later}.keys()
     if not failed:
         return {}
     try:

@@ -37,6 +37,7 @@ from podwire.sources.cni_spool import replay, spooled
 
 log = logging.getLogger(__name__)
 
+STORE = "store"
 NS_GET_NSTYPE, CLONE_NEWNET = 0xB703, 0x4000_0000
 """ioctl_ns(2): the kind of namespace that an open file is."""
 
@@ -142,8 +143,11 @@ def status(controller: Controller) -> CniError | None:
 
 async def _add(cni: Cni, request: Request) -> bytes:
     check_namespace(request.netns)
-    if spooled(cni.spool):
-        await _replay(cni)
+    try:
+        if spooled(cni.spool):
+            await _replay(cni)
+    except OSError as error:  # there may be a DEL in it that has to go before
+        raise CniError(ErrorCode.TRY_AGAIN_LATER, f"{cni.spool}: can't be listed: {error.strerror}") from None
     result = await cni.controller.submit(AddPod(request.key, request.pod, request.netns))
     if result.error is not None:
         code = ErrorCode.IO_FAILURE if result.refusal is None else ErrorCode.TRY_AGAIN_LATER
@@ -156,7 +160,9 @@ async def _add(cni: Cni, request: Request) -> bytes:
 
 
 async def _delete(cni: Cni, key: AttachmentKey) -> str | None:
-    return (await cni.controller.submit(DeletePod(key))).error
+    """Why it is not detached. A row that can't be removed now (a full disk) is no reason: what the pod had is free, and
+    healing removes the row; a DEL "should generally complete without error" (CNI spec 1.1.0, section 4, "DEL")."""
+    return (await cni.controller.submit(DeletePod(key))).error_without(STORE)
 
 
 async def _replay(cni: Cni) -> None:

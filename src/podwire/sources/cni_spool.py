@@ -1,12 +1,14 @@
 """The spool: DELs that the CNI plugin left as files while no agent answered, replayed in the order they came.
 
 Invariants: a file goes only after its DEL has succeeded, so none is lost and one may be replayed twice, which is
-harmless. What can't be read is moved aside to `*.bad` and logged: it never stops the others, nor the agent. Names of
-whole files end in `.del` and begin with the time (nanoseconds since the epoch, zero-padded); `cni/shim.py` writes them.
+harmless. What can't be read, whatever it is (a pipe, a directory, something huge), is moved aside to `*.bad` and
+logged: it never stops the others, nor the agent. Names of whole files end in `.del` and begin with the time
+(nanoseconds since the epoch, zero-padded); `cni/shim.py` writes them.
 """
 
 import logging
 import os
+import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from podwire.cni.errors import CniError
 from podwire.cni.request import Request, parse_request
 from podwire.model.objects import AttachmentKey
 
+LARGEST = 4 << 20
+"""Bytes of a DEL: what gRPC carries at most."""
 log = logging.getLogger(__name__)
 
 
@@ -41,18 +45,38 @@ async def replay(directory: Path, delete: Callable[[AttachmentKey], Awaitable[st
             continue
         error_text = await delete(request.key)
         if error_text is None:
-            path.unlink(missing_ok=True)
-            log.info("%s: replayed DEL of %s", path, request.key)
+            _remove(path, request)
         else:
             log.warning("%s: DEL of %s failed and stays in the spool: %s", path, request.key, error_text)
 
 
+def _remove(path: Path, request: Request) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.error("%s: DEL of %s is done, but can't be removed: %s", path, request.key, error)
+    else:
+        log.info("%s: replayed DEL of %s", path, request.key)
+
+
 def _read(path: Path) -> Request:
-    message = CniRequest.FromString(path.read_bytes())
+    """Raises OSError, DecodeError, CniError."""
+    with open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise DecodeError("expected a regular file")
+        text = file.read(LARGEST + 1)
+    if len(text) > LARGEST:
+        raise DecodeError(f"expected at most {LARGEST >> 20} MiB")
+    message = CniRequest.FromString(text)
     request = parse_request(message.environment, message.stdin)
     if request.command != "DEL":
         raise DecodeError(f"expected a DEL; found {request.command}")
     return request
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opening a pipe waits for its other end."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _set_aside(path: Path, reason: Exception) -> None:

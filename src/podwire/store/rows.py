@@ -2,8 +2,8 @@
 last of this node, so that pods come and go while no API server answers.
 
 Invariants: a driver like the others, and the first in line: a row is committed before the kernel is touched. WAL with
-synchronous=NORMAL survives a killed agent; a power loss takes the pods too. The file has a version; a newer one is
-not opened.
+synchronous=NORMAL survives a killed agent; a power loss takes the pods too. What can't be written now is not tried
+again before the next resync. A file that was damaged or lost is empty then, and a resync fills it from memory.
 """
 
 import sqlite3
@@ -18,20 +18,9 @@ from podwire.controller.events import Restored
 from podwire.model.addresses import parse_prefix
 from podwire.model.network import CursorKey, PodMTUKey
 from podwire.model.objects import Attachment, AttachmentKey, Node, NodeKey, ServiceCIDR, ServiceCIDRKey
+from podwire.store.database import Damaged, Database, Renewed
 
-VERSION = 1
-_SCHEMA = """
-CREATE TABLE attachment (sandbox TEXT, interface TEXT, value BLOB NOT NULL, PRIMARY KEY (sandbox, interface))
-    WITHOUT ROWID;
-CREATE TABLE cursor (block TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
-"""
-# An agent of the same version may not know it, and does without.
-_ADDED = "CREATE TABLE IF NOT EXISTS remembered (what TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
 _NODE, _SERVICE_CIDR, _POD_MTU = "node/", "servicecidr/", "mtu"
-
-
-class StoreUnusable(Exception):
-    """The file can't serve; the text says which and why."""
 
 
 class Store:
@@ -41,22 +30,18 @@ class Store:
     def __init__(self, path: Path) -> None:
         """Opens the file, or makes it. Raises StoreUnusable."""
         self.writes = 0
-        self.fresh = False
+        self.database = Database(path, _rows)
+
+    @property
+    def fresh(self) -> bool:
         """Whether it was made just now: what it should remember is elsewhere, or nowhere."""
-        self._path = path
-        try:
-            self.db = sqlite3.connect(path, isolation_level=None)
-            self.db.execute("PRAGMA journal_mode=WAL")
-            self.db.execute("PRAGMA synchronous=NORMAL")
-            version = self.db.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                self.fresh = True
-                self.db.executescript(f"BEGIN;{_SCHEMA};PRAGMA user_version={VERSION};COMMIT;")
-            elif version != VERSION:
-                raise StoreUnusable(f"{path}: written by another version ({version}); this one reads {VERSION}")
-            self.db.execute(_ADDED)
-        except sqlite3.Error as error:
-            raise StoreUnusable(f"{path}: {error}") from error
+        return self.database.fresh
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """For people."""
+        aside = self.database.set_aside
+        return tuple(f"store: {path}: was damaged and set aside; remove it once it is understood" for path in aside)
 
     def rank(self, key: Any) -> int:  # noqa: ARG002 - all rows go in one transaction
         return 0
@@ -68,36 +53,21 @@ class Store:
         return wanted
 
     def read(self, scope: Scope) -> dict[Any, Any]:
-        """Raises OSError where a row can't be read."""
+        """Raises OSError where it can't be read now."""
         try:
-            rows = self.db.execute("SELECT sandbox, interface, value FROM attachment").fetchall()
-            cursors = self.db.execute("SELECT block, next FROM cursor").fetchall()
-            remembered = self.db.execute("SELECT what, value FROM remembered").fetchall()
-            found: dict[Any, Any] = {
-                AttachmentKey(sandbox, interface): msgspec.msgpack.decode(value, type=Attachment)
-                for sandbox, interface, value in rows
-            }
-            found |= dict(filter(None, (_recall(what, value) for what, value in remembered)))
-        except (sqlite3.Error, msgspec.MsgspecError) as error:
-            raise OSError(f"{self._path}: {error}") from error
-        try:
-            found |= {CursorKey(parse_prefix(block)): following for block, following in cursors}
-        except ValueError as error:
-            raise OSError(f"{self._path}: {error}") from error
-        return {key: value for key, value in found.items() if key in scope}
+            with self.database.used() as db:
+                return {key: value for key, value in _rows(db).items() if key in scope}
+        except Renewed:
+            return {}
 
     def apply(self, difference: Difference) -> dict[Any, Outcome]:
+        """All or nothing."""
         try:
-            self.db.execute("BEGIN IMMEDIATE")
-            for key, change in difference.items():
-                self._write(key, change.after)
-            self.db.execute("COMMIT")
-            self.writes += len(difference)
-        except sqlite3.Error as error:
-            return {key: Outcome(error=f"{self._path}: {error}") for key in difference}
-        finally:
-            if self.db.in_transaction:  # whatever went wrong, the next ADD begins anew
-                self.db.execute("ROLLBACK")
+            with self.database.used() as db:
+                _write_all(db, difference)
+        except OSError as error:
+            return {key: Outcome(error=str(error), later=True) for key in difference}
+        self.writes += len(difference)
         return {key: Outcome(change.after) for key, change in difference.items()}
 
     def restored(self) -> Restored:
@@ -114,33 +84,63 @@ class Store:
         return int(self.read(Scope({PodMTUKey(): None}.keys(), frozenset())).get(PodMTUKey(), 0))
 
     def close(self) -> None:
-        self.db.close()
+        self.database.close()
 
-    def _write(self, key: Any, value: Any) -> None:
-        match key:
-            case AttachmentKey(sandbox, interface) if value is None:
-                self.db.execute("DELETE FROM attachment WHERE sandbox=? AND interface=?", (sandbox, interface))
-            case AttachmentKey(sandbox, interface):
-                row = (sandbox, interface, msgspec.msgpack.encode(value))
-                self.db.execute("REPLACE INTO attachment VALUES (?, ?, ?)", row)
-            case CursorKey(block) if value is None:
-                self.db.execute("DELETE FROM cursor WHERE block=?", (str(block),))
-            case CursorKey(block):
-                self.db.execute("REPLACE INTO cursor VALUES (?, ?)", (str(block), value))
-            case NodeKey(name):
-                self._remember(_NODE + name, value)
-            case ServiceCIDRKey(name):
-                self._remember(_SERVICE_CIDR + name, value)
-            case PodMTUKey():
-                self._remember(_POD_MTU, value)
-            case _:
-                raise TypeError(key)
 
-    def _remember(self, what: str, value: Any) -> None:
-        if value is None:
-            self.db.execute("DELETE FROM remembered WHERE what=?", (what,))
-        else:
-            self.db.execute("REPLACE INTO remembered VALUES (?, ?)", (what, msgspec.msgpack.encode(value)))
+def _rows(db: sqlite3.Connection) -> dict[Any, Any]:
+    """Raises sqlite3.Error, Damaged."""
+    rows = db.execute("SELECT sandbox, interface, value FROM attachment").fetchall()
+    cursors = db.execute("SELECT block, next FROM cursor").fetchall()
+    remembered = db.execute("SELECT what, value FROM remembered").fetchall()
+    try:
+        found: dict[Any, Any] = {
+            AttachmentKey(sandbox, interface): msgspec.msgpack.decode(value, type=Attachment)
+            for sandbox, interface, value in rows
+        }
+        found |= dict(filter(None, (_recall(what, value) for what, value in remembered)))
+        return found | {CursorKey(parse_prefix(block)): following for block, following in cursors}
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise Damaged(f"a row that is none of ours: {error}") from None
+
+
+def _write_all(db: sqlite3.Connection, difference: Difference) -> None:
+    """Raises sqlite3.Error."""
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        for key, change in difference.items():
+            _write(db, key, change.after)
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:  # whatever went wrong, the next ADD begins anew
+            db.execute("ROLLBACK")
+
+
+def _write(db: sqlite3.Connection, key: Any, value: Any) -> None:
+    match key:
+        case AttachmentKey(sandbox, interface) if value is None:
+            db.execute("DELETE FROM attachment WHERE sandbox=? AND interface=?", (sandbox, interface))
+        case AttachmentKey(sandbox, interface):
+            row = (sandbox, interface, msgspec.msgpack.encode(value))
+            db.execute("REPLACE INTO attachment VALUES (?, ?, ?)", row)
+        case CursorKey(block) if value is None:
+            db.execute("DELETE FROM cursor WHERE block=?", (str(block),))
+        case CursorKey(block):
+            db.execute("REPLACE INTO cursor VALUES (?, ?)", (str(block), value))
+        case NodeKey(name):
+            _remember(db, _NODE + name, value)
+        case ServiceCIDRKey(name):
+            _remember(db, _SERVICE_CIDR + name, value)
+        case PodMTUKey():
+            _remember(db, _POD_MTU, value)
+        case _:
+            raise TypeError(key)
+
+
+def _remember(db: sqlite3.Connection, what: str, value: Any) -> None:
+    if value is None:
+        db.execute("DELETE FROM remembered WHERE what=?", (what,))
+    else:
+        db.execute("REPLACE INTO remembered VALUES (?, ?)", (what, msgspec.msgpack.encode(value)))
 
 
 def _recall(what: str, value: bytes) -> tuple[Any, Any] | None:
