@@ -141,7 +141,7 @@ async def test_what_cannot_be_told_is_a_record_that_says_so(bench: Bench, monkey
 async def test_failures_lead_to_one_healing_resync_of_what_failed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_module, "HEALING_DELAYS", (0.01,))
+    monkeypatch.setattr(loop_module, "HEALING_DELAYS", (0.3,))
     bench.nftables.fails = lambda _: "no luck"
     key, ports = world.ServiceKey("default", "a"), (world.ServicePort("p", world.Protocol.TCP, 80),)
     for created in ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"):
