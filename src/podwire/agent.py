@@ -13,8 +13,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -249,6 +249,17 @@ def _reason(error: OSError) -> str:
     return text if error.filename is None else f"{os.fsdecode(error.filename)}: {text}"
 
 
+@contextmanager
+def readers() -> Iterator[tuple[Linux, NFTables]]:
+    """Drivers to read with in another thread."""
+    with ExitStack() as opened:
+        linux = Linux(listens=False)
+        opened.callback(linux.close)
+        nftables = NFTables(listens=False)
+        opened.callback(nftables.close)
+        yield linux, nftables
+
+
 def _api(config: Config) -> Api | None:
     """Raises CannotStart."""
     if config.kubernetes is None:
@@ -265,6 +276,9 @@ def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
     submit, manifests, kubernetes, api = agent.controller.submit, agent.manifests, agent.kubernetes, agent.api
     for driver in (agent.linux, agent.nftables):
         tasks.keep(f"the watch of {driver.name}", partial(kernel_watch.follow, agent.controller, driver))
+    if agent.config.verify_seconds:
+        seconds = float(agent.config.verify_seconds)
+        tasks.keep("the periodic verify", partial(kernel_watch.verify, agent.controller, seconds, readers))
     tasks.keep("the mark for the CNI plugin", lambda _: agent.leave_mark())
     tasks.keep("the watch over stale flows", lambda _: agent.flows.run())
     if manifests is not None:

@@ -57,6 +57,8 @@ class Config(Struct, frozen=True):
     metrics_listen: tuple[str, int] | None = None
     """Where metrics and health are served over TCP too; None: on the admin socket only."""
     log_level: str = "info"
+    verify_seconds: int = 60
+    """From one periodic verify to the next; 0: none."""
 
     @property
     def database(self) -> Path:
@@ -105,6 +107,7 @@ _KEYS: _Keys = {
     "service_cidrs": (tuple[str, ...], 'a list of address ranges, such as ["10.96.0.0/16", "fd96::/108"]'),
     "mtu": (Annotated[int, Meta(ge=1280, le=65535)], "a whole number from 1280 to 65535; leave it out to detect it"),
     "metrics_listen": (str, 'an IP address and a port, such as "127.0.0.1:9273" or "[::1]:9273"'),
+    "verify_seconds": (Annotated[int, Meta(ge=0, le=86400)], "a whole number of seconds up to 86400; 0 for never"),
     "log_level": (Literal["debug", "info", "warning", "error"], 'one of "debug", "info", "warning", "error"'),
 }
 _REQUIRED = ("node_name", "state_dir")

@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
+from podwire.agent import readers
 from podwire.controller.history import Record
+from podwire.sources import kernel_watch
 from tests.kernel.rig import Rig, ask, by_hand, dump, service, sh
 
 OBJECTS = service("web", 10, ("10.1.1.2", "10.1.1.3", "fd01::2", "fd01::3"))
@@ -169,3 +171,30 @@ async def test_with_somebody_who_does_it_again_and_again_we_grow_slower(watched:
     sh("ip", "route", "del", "10.1.1.4/32")
     assert (await watched.resync()).error is None  # asked for, it comes at once
     assert ask(None, "10.1.1.4", 8080).startswith("c ")
+
+
+@pytest.mark.parametrize(
+    ("hand", "named"),
+    [
+        pytest.param(
+            "sysctl -qw net.ipv4.conf.all.send_redirects=1", "sysctl net/ipv4/conf/all/send_redirects", id="a setting"
+        ),
+        pytest.param("ip route del 10.1.1.4/32", "route 10.1.1.4/32", id="a route"),
+        pytest.param("ip -n {pod} route del default", "route 0.0.0.0/0 in /run/netns/{pod}", id="in a pod"),
+        pytest.param("nft flush map ip podwire svc", "frontend 10.96.0.10:80/TCP", id="elements"),
+    ],
+)
+async def test_what_nothing_told_is_found_by_the_periodic_verify(rig: Rig, hand: str, named: str) -> None:
+    await rig.start_with_pods("a", "b", "c", objects=OBJECTS)
+    pod = rig.pods["c"].name
+    by_hand(hand.replace("{pod}", pod))
+    verifying = asyncio.create_task(kernel_watch.verify(rig.running.controller, 0.05, readers))
+    records = await healed(rig)
+    assert any(
+        line.startswith(named.format(pod=pod)) for record in records for line in sum(record.changes.values(), ())
+    )
+    await rig.add("d")
+    await rig.delete("d")
+    verifying.cancel()
+    await asyncio.wait([verifying])
+    assert {ask(rig.pods["c"], "10.96.0.10")[0] for _ in range(30)} == {"a", "b"}

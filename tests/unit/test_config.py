@@ -111,7 +111,7 @@ NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, 
         pytest.param(
             LEAST + "[zzz]\na = 1",
             "zzz: unknown key; the keys are node_name, state_dir, manifests, kubernetes, service_cidrs, mtu, "
-            "metrics_listen, log_level",
+            "metrics_listen, verify_seconds, log_level",
             id="a table like none of the keys",
         ),
         pytest.param(
@@ -140,6 +140,11 @@ NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, 
         pytest.param(LEAST + "mtu = 65536", f"mtu: {MTU} 65536", id="an mtu above a packet's largest"),
         pytest.param(LEAST + 'mtu = "1500"', f"mtu: {MTU} '1500'", id="an mtu as text"),
         pytest.param(LEAST + "mtu = true", f"mtu: {MTU} True", id="a truth for an mtu"),
+        pytest.param(
+            LEAST + "verify_seconds = -1",
+            "verify_seconds: expected a whole number of seconds up to 86400; 0 for never; found -1",
+            id="a negative time",
+        ),
         pytest.param(
             LEAST + 'log_level = "loud"',
             'log_level: expected one of "debug", "info", "warning", "error"; found \'loud\'',

@@ -10,13 +10,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from msgspec.structs import replace
 
-from podwire.controller.difference import Difference, Watched
+from podwire.controller.difference import Difference, Driver, Watched
 from podwire.controller.events import (
     AddPod,
     DeletePod,
@@ -97,6 +97,11 @@ class Controller:
     def disturbed(self, driver: str, keys: frozenset[Any] | None, by: str = "") -> None:
         """Others have changed these keys, or may have (None: any of that driver's): they are mended soon."""
         self._mending.disturbed(driver, keys, by)
+
+    def verify_apart(self, drivers: Sequence[Driver]) -> dict[str, Difference]:
+        """As `verify`, for a thread of its own: with drivers that nobody else uses, and while transactions go on. So
+        what they are about to change counts as drift too. Raises OSError."""
+        return Transaction(self._transaction.capabilities, drivers).drift(self.snapshot)
 
     def next_record(self) -> asyncio.Future[Record]:
         """The record of the next event that ends."""

@@ -72,8 +72,10 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
                 listed = objects if whole else {**remembered(now), **objects}
                 now = replace(_list(now, listed.items()), whole=whole)
             return now, EVERYTHING
-        case e.Disturbed(_, keys):
-            return now, EVERYTHING if keys is None else _held_by(now, keys)
+        case e.Disturbed("linux", keys) if keys is not None:
+            return now, _held_by(now, keys)
+        case e.Disturbed():
+            return now, EVERYTHING
         case e.Restored(attachments, cursors, objects):
             for key, attachment in attachments.items():
                 if attachment.confirmed:

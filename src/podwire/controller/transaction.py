@@ -164,7 +164,9 @@ class Transaction:
         seen: frozenset[Any] = frozenset()
         if isinstance(event, Disturbed):
             only = frozenset((event.driver,))
-            if whole:  # sweep only once in sync: what nobody wants may be wanted by an object that isn't known yet
+            if (
+                whole and touched is not EVERYTHING
+            ):  # sweep only once in sync: what nobody wants may be wanted by an object that isn't known yet
                 seen = event.keys or seen
         found: dict[str, Scope] = {}
         for driver in self.drivers:

@@ -27,12 +27,13 @@ class Linux:
     slice = 0
     by = ""  # the kernel doesn't tell who
 
-    def __init__(self, doomed: Callable[[], None] = lambda: None) -> None:
-        """`doomed` is called when a link was moved to the group of the doomed: call `collect` some time later."""
+    def __init__(self, doomed: Callable[[], None] = lambda: None, listens: bool = True) -> None:
+        """`doomed` is called when a link was moved to the group of the doomed: call `collect` some time later. One that
+        doesn't listen can only be read."""
         self.writes = 0
         self._node = netlink.Socket(netlink.ROUTE)
         self._collector = netlink.Socket(netlink.ROUTE)
-        self._listener = netlink.Listener(netlink.ROUTE, notices.GROUPS, everywhere=True)
+        self._listener = netlink.Listener(netlink.ROUTE, notices.GROUPS if listens else (), everywhere=listens)
         self._spaces: dict[int, str] = {}
         """The pods' namespaces by the numbers that the kernel has given them in the node's, as far as was seen."""
         self._doomed: dict[str, str] = {}

@@ -42,10 +42,11 @@ class NFTables:
     name = "nftables"
     slice = 500
 
-    def __init__(self) -> None:
+    def __init__(self, listens: bool = True) -> None:
+        """One that doesn't listen can only be read."""
         self.writes = 0
         self._socket = netlink.Socket(netlink.NETFILTER)
-        self._watch = Watch(self.generation)
+        self._watch = Watch(self.generation, listens)
 
     def rank(self, key: Any) -> int:
         return r.rank(key)

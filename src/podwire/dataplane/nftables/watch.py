@@ -21,8 +21,8 @@ _GEN_ID, _GEN_PROCESS, _GEN_NAME = 1, 2, 3
 
 
 class Watch:
-    def __init__(self, generation: Callable[[], int]) -> None:
-        self._listener = netlink.Listener(netlink.NETFILTER, (_GROUP,))
+    def __init__(self, generation: Callable[[], int], listens: bool = True) -> None:
+        self._listener = netlink.Listener(netlink.NETFILTER, (_GROUP,) if listens else ())
         self._generation = generation
         self._known = generation()
         """The generation up to which every commit is our own or was told."""
