@@ -118,7 +118,8 @@ def _install_podwire(base: Path, upper: Path) -> None:
         _compile(base, "-s", inside, "-p", f"/{SITE}/podwire", inside)
         paths = f"{Path(inside).parent}:/{SITE}"
         # That something is missing in the image shows here, and not on a node.
-        _run("import", [*_inside(base), "env", f"PYTHONPATH={paths}", f"python{PYTHON}", "-c", "import podwire.agent"])
+        parts = "import podwire.agent, podwire.doctor.command"
+        _run("import", [*_inside(base), "env", f"PYTHONPATH={paths}", f"python{PYTHON}", "-c", parts])
         shutil.copytree(Path(seen) / "podwire", upper / SITE / "podwire", dirs_exist_ok=True)
 
 

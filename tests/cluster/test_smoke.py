@@ -76,5 +76,22 @@ def test_a_service_follows_its_pods(it: Cluster) -> None:
     assert not await_answers(it.inside_pod("web-node2"), workload.of_services(it))
 
 
+def test_the_doctor_finds_nothing_wrong_from_the_agent_s_container(it: Cluster) -> None:
+    for node in it.nodes:
+        report = json.loads(podwire.ask(it, node.name, "doctor", "-o", "json"))  # exit code 1 is an error
+        assert [found for found in report["findings"] if found["state"] in ("warning", "wrong")] == []
+        states = {found["name"]: found["state"] for found in report["findings"]}
+        told = (
+            "api-servers",
+            "api-certificate",
+            "api-rights",
+            "node-object",
+            "cni-configuration",
+            "cni-socket",
+            "agent",
+        )
+        assert {name: states[name] for name in told} == dict.fromkeys(told, "ok")
+
+
 def test_nothing_differs_from_what_should_be(it: Cluster) -> None:
     podwire.verify(it)

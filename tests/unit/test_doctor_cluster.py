@@ -192,3 +192,9 @@ def test_a_certificate_that_is_cut_anywhere_is_said(pki: Pki) -> None:
     for size in range(len(whole)):
         with pytest.raises(NotACertificate):
             ends(whole[:size])
+
+
+async def test_credentials_that_can_not_be_read_are_the_finding(tmp_path: Path) -> None:
+    api, found = await ask(configured(tmp_path, UNREACHABLE, user="{tokenFile: /no/such/token}"))
+    assert "tokenFile: /no/such/token: No such file or directory" in api.error
+    assert isinstance(found, Unseen)

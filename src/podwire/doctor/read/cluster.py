@@ -70,13 +70,18 @@ async def _from_api(config: Config, settings: Kubernetes) -> tuple[ApiFact | Uns
         access = read_access(settings, os.environ)
     except KubeConfigError as error:
         return ApiFact(str(error)), Unseen("the API's access is not right")
+    credentials = Credentials(access)
+    try:
+        await credentials.current()
+    except CredentialsError as error:
+        return ApiFact(str(error)), Unseen("there are no credentials for the API")
     servers = await asyncio.gather(*(_server(access, address) for address in access.servers))
     client = _own_end(access)
     good = tuple(it.address for it in servers if not it.error)
     if not good:
         silent = Unseen("no API server gives a good answer")
         return ApiFact("", tuple(servers), client, silent), silent
-    api = Api(replace(access, servers=good), Credentials(access))
+    api = Api(replace(access, servers=good), credentials)
     try:
         refused = await _refused(api)
         found = await _cluster(api, config)
