@@ -111,7 +111,7 @@ def _fetch(packages: list[str], aside: Path) -> list[Path]:
 
 def _unpack(package: Path, tree: Path) -> None:
     """By tar, since dpkg-deb would put directories in the place of the links of a merged /usr."""
-    content = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE)
-    unpacked = subprocess.run(["tar", "-x", "--keep-directory-symlink", "-C", tree], stdin=content.stdout)
-    if content.wait() or unpacked.returncode:
+    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as content:
+        unpacked = subprocess.run(["tar", "-x", "--keep-directory-symlink", "-C", tree], stdin=content.stdout)
+    if content.returncode or unpacked.returncode:
         raise CannotBuild(f"{package.name}: can't be unpacked")
