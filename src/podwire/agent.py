@@ -35,7 +35,7 @@ from podwire.dataplane.linux import rebuild
 from podwire.dataplane.linux.driver import Linux
 from podwire.dataplane.linux.mtu import default_route_mtu
 from podwire.dataplane.nftables.driver import NFTables
-from podwire.model.objects import Object, ObjectKey
+from podwire.model.objects import Attachment, AttachmentKey, Object, ObjectKey
 from podwire.model.snapshot import Local, Snapshot
 from podwire.model.text import printable
 from podwire.nodes import own, routes
@@ -104,6 +104,7 @@ class Agent:
         """The first event: what the store remembers. Raises CannotStart."""
         try:
             restored = self.store.restored()
+            restored = replace(restored, attachments=self._identified(restored.attachments))
             if self.store.fresh:
                 living = rebuild.attachments(self.linux.read(Scope(None, frozenset())))
                 restored = replace(restored, attachments=living)
@@ -113,6 +114,16 @@ class Agent:
         if self.store.fresh and count:
             log.warning("the store is new, and %d pods live: what it should know is taken from the kernel", count)
         self.controller.submit(restored)
+
+    def _identified(self, attachments: Mapping[AttachmentKey, Attachment]) -> dict[AttachmentKey, Attachment]:
+        """Those of older versions, which noted only the path of a namespace, with what tells it from others."""
+        unknown = {wiring.interface_name(key): key for key, it in attachments.items() if it.netns and not it.inode}
+        paths = {name: attachments[key].netns for name, key in unknown.items()}
+        found = self.linux.identities(paths) if paths else {}
+        return dict(attachments) | {
+            unknown[name]: replace(attachments[unknown[name]], device=device, inode=inode)
+            for name, (device, inode) in found.items()
+        }
 
     def not_ready(self) -> str | None:
         """Why the node does not follow the cluster, or can attach no pod; None: it is ready. Pods come and go before

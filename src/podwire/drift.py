@@ -11,6 +11,7 @@ from msgspec.structs import fields
 
 from podwire.controller.difference import Difference
 from podwire.model.addresses import Address, show_address
+from podwire.model.network import Space
 
 
 class DriftView(Struct, frozen=True):
@@ -43,6 +44,8 @@ def words(value: Any) -> str | None:
             return None
         case True:
             return "present"
+        case Space():
+            return value.path
         case bytes() if len(value) == 6:
             return value.hex(":")
         case bytes() if len(value) in (4, 16):

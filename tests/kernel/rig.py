@@ -54,6 +54,15 @@ class Space:
         self.name, self.path = name, f"/run/netns/{name}"
 
 
+def identity(path: str) -> tuple[int, int]:
+    """Device and inode of what a path leads to."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
 MakeSpace = Callable[[str], Space]
 
 
@@ -142,7 +151,10 @@ class Rig:
     async def add(self, pod: str, netns: str | None = None, sandbox: str | None = None) -> Result:
         if netns is None:
             netns = self.space(pod).path
-        return await self.running.controller.submit(AddPod(self.key(pod, sandbox), PodKey("default", pod), netns))
+        there = identity(netns)
+        return await self.running.controller.submit(
+            AddPod(self.key(pod, sandbox), PodKey("default", pod), netns, *there)
+        )
 
     async def delete(self, pod: str, sandbox: str | None = None) -> Result:
         return await self.running.controller.submit(DeletePod(self.key(pod, sandbox)))

@@ -15,7 +15,6 @@ from podwire.controller.events import Refusal
 from podwire.model.addresses import parse_prefix
 from podwire.model.objects import Node
 from podwire.pods.wiring import interface_name
-from tests.kernel.hands import links_gone
 from tests.kernel.rig import NODE, Rig, ask, dump, respond, service, sh
 
 
@@ -236,7 +235,6 @@ async def test_a_repeated_add_mends_what_was_lost_with_its_namespace(rig: Rig) -
     space = rig.pods["a"]
     held = rig.running.controller.snapshot.attachments[rig.key("a")].addresses
     sh("ip", "netns", "del", space.name)
-    links_gone(rig, "a")
     sh("ip", "netns", "add", space.name)
     assert (await rig.add("a")).error is None
     assert rig.running.controller.snapshot.attachments[rig.key("a")].addresses == held

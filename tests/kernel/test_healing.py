@@ -13,7 +13,7 @@ from podwire.dataplane.nftables.layout import layout
 from podwire.model.addresses import IPV6, parse_address, parse_prefix
 from podwire.model.objects import Node, ServiceKey
 from tests.kernel.hands import advertise_router, links_gone, spoof
-from tests.kernel.rig import NODE, Rig, ask, by_hand, dump, entered, respond, service, sh
+from tests.kernel.rig import NODE, Rig, ask, by_hand, dump, entered, respond, service, sh, silence
 
 OBJECTS = service("web", 10, ("10.1.1.2", "10.1.1.3", "fd01::2", "fd01::3")) | service("empty", 12, ())
 LINK = "pw3a1773b046e7"
@@ -211,6 +211,27 @@ async def test_a_sandbox_that_is_gone_is_forgotten(rig: Rig) -> None:
     await rig.resync()
     await rig.resync()
     assert rig.rows() == 2
+    assert await rig.drift() == []
+
+
+async def test_of_several_that_nobody_can_look_into_only_the_dead_are_forgotten(at_work: Rig) -> None:
+    """What holds the namespace of c lives; that of b ends later."""
+    rig = at_work
+    held = os.open(rig.pods["c"].path, os.O_RDONLY)
+    for pod in "bc":
+        sh("ip", "netns", "del", rig.pods[pod].name)
+    await rig.resync()
+    silence()
+    links_gone(rig, "b")
+    for _ in range(2):
+        await rig.resync()
+    assert rig.rows() == 2
+    assert set(rig.running.controller.snapshot.attachments) == {rig.key("a"), rig.key("c")}
+    os.close(held)
+    links_gone(rig, "c")
+    for _ in range(2):
+        await rig.resync()
+    assert rig.rows() == 1
     assert await rig.drift() == []
 
 

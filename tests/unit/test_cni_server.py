@@ -110,7 +110,7 @@ def message(command: str, config: Any = CONFIG, **changed: str) -> bytes:
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
     """Whatever namespace a call names is taken for one: real ones need root."""
-    monkeypatch.setattr(cni_server, "check_namespace", lambda _: None)
+    monkeypatch.setattr(cni_server, "check_namespace", lambda _: (4, 4026532000))
     return Served(tmp_path)
 
 
@@ -128,7 +128,7 @@ async def served(stopped: Served) -> AsyncIterator[Served]:
 async def test_add_attaches_the_pod_and_says_how(served: Served, version: str) -> None:
     code, said = await served.ask("ADD", CONFIG | {"cniVersion": version})
     assert code == 0
-    assert served.controller.events == [AddPod(KEY, PodKey("shop", "web-0"), "/run/netns/x")]
+    assert served.controller.events == [AddPod(KEY, PodKey("shop", "web-0"), "/run/netns/x", 4, 4026532000)]
     node, pod = said["interfaces"]
     assert (node["name"], node["mac"]) == (interface_name(KEY), "ee:ee:ee:ee:ee:ee")
     assert (pod["name"], pod["mac"], pod["sandbox"]) == ("eth0", pod_mac(KEY).hex(":"), "/run/netns/x")
@@ -145,7 +145,7 @@ async def test_add_attaches_the_pod_and_says_how(served: Served, version: str) -
 
 async def test_add_without_kubernetes_names_the_pod_by_its_container(served: Served) -> None:
     assert (await served.ask("ADD", CNI_ARGS=""))[0] == 0
-    assert served.controller.events == [AddPod(KEY, PodKey("", "c1"), "/run/netns/x")]
+    assert served.controller.events == [AddPod(KEY, PodKey("", "c1"), "/run/netns/x", 4, 4026532000)]
 
 
 async def test_add_on_a_node_without_a_block_is_to_be_tried_again(served: Served) -> None:

@@ -5,7 +5,7 @@ import pytest
 from podwire import drift
 from podwire.controller.difference import Change
 from podwire.model.addresses import parse_address, parse_prefix
-from podwire.model.network import Backend, Frontend, Link, LinkKey, Route, RouteKey, Slots, SysctlKey
+from podwire.model.network import Backend, Frontend, Link, LinkKey, Route, RouteKey, Slots, Space, SysctlKey
 from podwire.model.objects import Protocol
 
 A = Backend(parse_address("10.1.1.2"), 8080)
@@ -35,7 +35,17 @@ def test_drift_is_told_in_words_and_sorted() -> None:
         pytest.param(parse_address("fe80::1"), "fe80::1", id="an address"),
         pytest.param(Route(2, parse_address("169.254.1.1")), "index 2, via 169.254.1.1", id="a route"),
         pytest.param(
-            Link(5, b"\xee\xee\xee\xee\xee\xee", "/run/netns/a", 6, "eth0", b"\x02\0\0\0\0\1", 1450, "s.eth0", ""),
+            Link(
+                5,
+                b"\xee\xee\xee\xee\xee\xee",
+                Space("/run/netns/a", 4, 99),
+                6,
+                "eth0",
+                b"\x02\0\0\0\0\1",
+                1450,
+                "s.eth0",
+                "",
+            ),
             "index 5, node_mac ee:ee:ee:ee:ee:ee, space /run/netns/a, inner 6, interface eth0, "
             "mac 02:00:00:00:00:01, mtu 1450, altname s.eth0",
             id="a link whose alias is missing",

@@ -13,6 +13,20 @@ from podwire.model.addresses import Prefix
 from podwire.model.network import Frontend
 from podwire.model.objects import Attachment, AttachmentKey, Object, ObjectKey, PodKey, Value
 
+_SHOWN = 3
+
+
+def _short(key: AttachmentKey) -> str:
+    return f"{key.sandbox[:12]}/{key.interface}"
+
+
+def _some(keys: frozenset[AttachmentKey]) -> str:
+    return _listed([_short(key) for key in sorted(keys)[:_SHOWN]], len(keys))
+
+
+def _listed(shown: list[str], count: int) -> str:
+    return ", ".join(shown) + (f" and {count - len(shown)} more" if count > len(shown) else "")
+
 
 class OnFailure(Enum):
     REVERT = "put back what was there, and answer the error"
@@ -41,15 +55,17 @@ class Event(Value, frozen=True):
 
 
 class AddPod(Event, frozen=True):
-    """Attach a pod. `netns` is the path of its network namespace."""
+    """Attach a pod. `netns` is the path of its network namespace, `device` and `inode` tell which one that is."""
 
     key: AttachmentKey
     pod: PodKey
     netns: str
+    device: int = 0
+    inode: int = 0
     on_failure: ClassVar[OnFailure] = OnFailure.REVERT
 
     def __str__(self) -> str:
-        return f"AddPod {self.pod.namespace}/{self.pod.name} {self.key.sandbox[:12]}/{self.key.interface}"
+        return f"AddPod {self.pod.namespace}/{self.pod.name} {_short(self.key)}"
 
 
 class PodWired(Event, frozen=True):
@@ -59,7 +75,7 @@ class PodWired(Event, frozen=True):
     on_failure: ClassVar[OnFailure] = OnFailure.REVERT
 
     def __str__(self) -> str:
-        return f"PodWired {self.key.sandbox[:12]}/{self.key.interface}"
+        return f"PodWired {_short(self.key)}"
 
 
 class DeletePod(Event, frozen=True):
@@ -69,27 +85,27 @@ class DeletePod(Event, frozen=True):
     on_failure: ClassVar[OnFailure] = OnFailure.IGNORE
 
     def __str__(self) -> str:
-        return f"DeletePod {self.key.sandbox[:12]}/{self.key.interface}"
+        return f"DeletePod {_short(self.key)}"
 
 
 class SandboxGone(Event, frozen=True):
-    """A pod's network namespace no longer exists, and its interface with it."""
+    """The network namespaces of these no longer exist, and their interfaces with them."""
 
-    netns: str
+    keys: frozenset[AttachmentKey]
     on_failure: ClassVar[OnFailure] = OnFailure.IGNORE
 
     def __str__(self) -> str:
-        return f"SandboxGone {self.netns}"
+        return f"SandboxGone {_some(self.keys)}"
 
 
 class SandboxUnseen(Event, frozen=True):
-    """A path no longer leads to a pod's network namespace, but the pod's link lives: from now on only the node's side
-    is looked after, until an ADD names the namespace anew."""
+    """No path leads to the network namespaces of these any more, but their links live: from now on only the node's
+    side is looked after, until an ADD names the namespace anew."""
 
-    netns: str
+    keys: frozenset[AttachmentKey]
 
     def __str__(self) -> str:
-        return f"SandboxUnseen {self.netns}"
+        return f"SandboxUnseen {_some(self.keys)}"
 
 
 class KubeStateChange(Event, frozen=True):
@@ -98,9 +114,8 @@ class KubeStateChange(Event, frozen=True):
     changes: tuple[tuple[ObjectKey, Object | None], ...]
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{key}{'' if value is not None else ' removed'}" for key, value in self.changes[:3])
-        more = len(self.changes) - 3
-        return f"KubeStateChange {shown}" + (f" and {more} more" if more > 0 else "")
+        shown = [f"{key}{'' if value is not None else ' removed'}" for key, value in self.changes[:_SHOWN]]
+        return f"KubeStateChange {_listed(shown, len(self.changes))}"
 
 
 class ResyncReason(Enum):

@@ -35,6 +35,7 @@ from podwire.controller.mending import Mending
 from podwire.controller.tally import Tally
 from podwire.controller.transaction import Result, Transaction
 from podwire.model.network import LinkKey
+from podwire.model.objects import AttachmentKey
 from podwire.model.snapshot import Snapshot
 from podwire.pods.wiring import interface_name
 
@@ -174,26 +175,32 @@ class Controller:
                 self._queue(self._follow_ups, PodWired(key), answer)
                 return True
             case PodWired(key) if result.error is not None:
-                undone = self._queue(self._follow_ups, DeletePod(key), asyncio.get_running_loop().create_future())
+                undone = self._next(DeletePod(key))
                 undone.add_done_callback(lambda _: None if answer.done() else answer.set_result(result))
                 return True
             case Resync() | Disturbed():
-                for netns, lives in self._lost(result):
-                    event = SandboxUnseen(netns) if lives else SandboxGone(netns)
-                    self._queue(self._follow_ups, event, asyncio.get_running_loop().create_future())
+                unseen, gone = self._lost(result)
+                if unseen:
+                    self._next(SandboxUnseen(unseen))
+                if gone:
+                    self._next(SandboxGone(gone))
         return False
 
-    def _lost(self, result: Result) -> list[tuple[str, bool]]:
-        """The paths that no longer lead to a pod's namespace, and whether the pod's link lives on: while it does, so
-        does its namespace, by whatever holds it (network_namespaces(7)), and only the path is lost."""
-        lost = {
+    def _next(self, event: Event) -> Answer:
+        return self._queue(self._follow_ups, event, asyncio.get_running_loop().create_future())
+
+    def _lost(self, result: Result) -> tuple[frozenset[AttachmentKey], frozenset[AttachmentKey]]:
+        """To whose namespace no path leads any more: of those whose link lives on, and of the rest. While a link lives,
+        so does its namespace, by whatever holds it (network_namespaces(7)), and only the path is lost."""
+        lives = {
             key.name: step.difference[key].before is not None
             for step in result.steps
             for key, outcome in step.outcomes.items()
             if isinstance(key, LinkKey) and outcome.gone and key in step.difference
         }
-        held = self.snapshot.attachments.items() if lost else ()
-        return sorted({(it.netns, lost[name]) for key, it in held if (name := interface_name(key)) in lost})
+        names = {interface_name(key): key for key in self.snapshot.attachments} if lives else {}
+        lost = {names[name]: alive for name, alive in lives.items() if name in names}
+        return frozenset(key for key in lost if lost[key]), frozenset(key for key in lost if not lost[key])
 
     def _heal_later(self, result: Result) -> None:
         """Each driver that failed is read and mended later; the more often in a row, the later."""

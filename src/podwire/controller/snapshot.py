@@ -37,7 +37,7 @@ from podwire.model.objects import (
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 from podwire.nodes.own import remembered
 from podwire.pods.readiness import obstacle
-from podwire.pods.wiring import interface_name
+from podwire.pods.wiring import interface_name, space_of
 from podwire.services.backends import zone_of
 from podwire.services.frontends import Claim, claims_of
 
@@ -55,15 +55,13 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
             return _hold(now, key, confirmed), Touched(attachments=frozenset((key,)))
         case e.DeletePod(key):
             return _release(now, key), Touched(attachments=frozenset((key,)))
-        case e.SandboxGone(netns):
-            keys = frozenset(key for key, held in now.attachments.items() if held.netns == netns)
+        case e.SandboxGone(keys):
             for key in keys:
                 now = _release(now, key)
             return now, Touched(attachments=keys)
-        case e.SandboxUnseen(netns):
-            keys = frozenset(key for key, held in now.attachments.items() if held.netns == netns)
-            for key in keys:
-                now = _hold(now, key, replace(now.attachments[key], netns=""))
+        case e.SandboxUnseen(keys):
+            for key in sorted(key for key in keys if key in now.attachments):
+                now = _hold(now, key, replace(now.attachments[key], netns="", device=0, inode=0))
             return now, Touched(attachments=keys)
         case e.KubeStateChange(changes):
             return _change(now, changes)
@@ -95,7 +93,8 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
 def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
     before = now.attachments.get(event.key)
     if before is not None:  # a repeated ADD keeps its addresses and its confirmation
-        return _hold(now, event.key, replace(before, pod=event.pod, netns=event.netns))
+        there = {"netns": event.netns, "device": event.device, "inode": event.inode}
+        return _hold(now, event.key, replace(before, pod=event.pod, **there))
     why = obstacle(now)
     if why is not None:
         raise e.Refused(e.Refusal.EXHAUSTED if why.exhausted else e.Refusal.NOT_READY, why.text)
@@ -109,7 +108,7 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
     for old in set(cursors) - set(now.node.pod_cidrs):
         cursors = cursors.delete(old)
     index = blocks.next_index(interface_name(event.key), now.ledger)
-    attachment = Attachment(event.pod, event.netns, tuple(addresses), index)
+    attachment = Attachment(event.pod, event.netns, tuple(addresses), index, device=event.device, inode=event.inode)
     return _hold(replace(now, cursors=cursors), event.key, attachment)
 
 
@@ -125,7 +124,7 @@ def _held_by(now: Snapshot, keys: Iterable[Any]) -> Touched:
     nodes."""
     of: dict[Any, set[AttachmentKey]] = {}
     for attachment, held in now.attachments.items():
-        for it in (interface_name(attachment), held.netns, held.index, *held.addresses):
+        for it in (interface_name(attachment), space_of(held), held.index, *held.addresses):
             of.setdefault(it, set()).add(attachment)
     found: set[AttachmentKey] = set()
     nodes = False

@@ -205,8 +205,9 @@ async def _one_driver(
         settled = driver.settle(mine, actual)
         changes = _due(now, scope, difference(settled, actual, driver.place))
         outcomes = await _apply(driver, changes)
+        disturbed = any(outcome.again for outcome in outcomes.values())
         outcomes |= await _retry(driver, settled, scope, outcomes)
-        if any(outcome.again for outcome in outcomes.values()):
+        if disturbed or any(outcome.again for outcome in outcomes.values()):
             fresh, actual = True, driver.read(scope)
             settled = driver.settle(mine, actual)
             outcomes |= await _apply(driver, _due(now, scope, difference(settled, actual, driver.place)))

@@ -1,10 +1,10 @@
 """What the network should hold: the keys and values of the drivers.
 
-Invariants: `space` names a network namespace: "" is the node's own, else the path of a pod's. A value must be able to
-say every state that a read can find, broken ones too: a state that can't be expressed reads as health.
+Invariants: `space` names a network namespace: "" is the node's own, else it is a `Space`, a pod's. A value must be able
+to say every state that a read can find, broken ones too: a state that can't be expressed reads as health.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from podwire.model.addresses import Address, Family, Prefix, family_of, show_address, show_host_port
 from podwire.model.objects import Protocol, Value
@@ -13,6 +13,24 @@ LOOPBACK = 1
 """The interface index of lo, in every network namespace."""
 
 # --- linux -------------------------------------------------------------------------------------
+
+
+class Space(str):
+    """A pod's network namespace. As text it is the device and inode that tell it from all others while it lives, so
+    that keys are equal where the namespace is, whatever path led to it. `path` is how to get there, and no part of
+    that. Where the inode isn't known it is the path alone, which no namespace that is looked at ever equals."""
+
+    __slots__ = ("path",)
+    path: str
+
+    def __new__(cls, path: str, device: int = 0, inode: int = 0) -> Self:
+        made = super().__new__(cls, f"{device}:{inode}" if inode else path)
+        made.path = path
+        return made
+
+
+def path_of(space: str) -> str:
+    return space.path if isinstance(space, Space) else space
 
 
 class SysctlKey(Value, frozen=True):
@@ -103,7 +121,7 @@ class PodMAC(Value, frozen=True):
 
 
 def _within(space: str) -> str:
-    return f" in {space}" if space else ""
+    return f" in {path_of(space)}" if space else ""
 
 
 # --- Services ----------------------------------------------------------------------------------

@@ -174,9 +174,9 @@ class ServiceCIDR(Value, frozen=True):
 class Attachment(Value, frozen=True):
     """One pod interface as this node has given it.
 
-    `netns` is the path of the pod's network namespace ("" where it is not known any more), `index` the interface index
-    of the node's end (allocated like an address), `confirmed` false until all of it was made: a start releases what
-    is not.
+    `netns` is the path of the pod's network namespace ("" where it is not known any more), `device` and `inode` tell
+    which namespace the path led to (stat(2); 0 in the rows of older versions). `index` is the interface index of the
+    node's end (allocated like an address), `confirmed` false until all of it was made: a start releases what is not.
     """
 
     pod: PodKey
@@ -184,6 +184,8 @@ class Attachment(Value, frozen=True):
     addresses: tuple[Address, ...]
     index: int
     confirmed: bool = False
+    device: int = 0
+    inode: int = 0
 
 
 ObjectKey = NamespaceKey | NodeKey | PodKey | ServiceKey | SliceKey | ServiceCIDRKey

@@ -21,6 +21,7 @@ from podwire.model.network import (
     PodMAC,
     Route,
     RouteKey,
+    Space,
     UpKey,
 )
 from podwire.model.objects import Attachment, AttachmentKey
@@ -60,7 +61,7 @@ def wiring(key: AttachmentKey, it: Attachment, mtu: int) -> dict[Any, Any]:
         LinkKey(name): Link(
             index=it.index,
             node_mac=NODE_MAC,
-            space=it.netns,
+            space=space_of(it),
             inner=inside if seen else 0,
             interface=key.interface if seen else "",
             mac=mac if seen else b"",
@@ -78,17 +79,22 @@ def wiring(key: AttachmentKey, it: Attachment, mtu: int) -> dict[Any, Any]:
 
 def _inside(it: Attachment, index: int, mtu: int) -> dict[Any, Any]:
     """The pod's end."""
-    found: dict[Any, Any] = {UpKey(it.netns, LOOPBACK): True, UpKey(it.netns, index): mtu}
+    space = space_of(it)
+    found: dict[Any, Any] = {UpKey(space, LOOPBACK): True, UpKey(space, index): mtu}
     for address in it.addresses:
         family = family_of(address)
         gateway = GATEWAY[family]
         found |= {
-            AddressKey(it.netns, index, address): True,
-            RouteKey(it.netns, Prefix(gateway, family.bits)): Route(index),
-            RouteKey(it.netns, Prefix(Address(bytes(family.size)), 0)): Route(index, via=gateway),
-            NeighbourKey(it.netns, index, gateway): NODE_MAC,
+            AddressKey(space, index, address): True,
+            RouteKey(space, Prefix(gateway, family.bits)): Route(index),
+            RouteKey(space, Prefix(Address(bytes(family.size)), 0)): Route(index, via=gateway),
+            NeighbourKey(space, index, gateway): NODE_MAC,
         }
     return found
+
+
+def space_of(it: Attachment) -> Space:
+    return Space(it.netns, it.device, it.inode)
 
 
 def interface_name(key: AttachmentKey) -> str:

@@ -142,13 +142,13 @@ def status(controller: Controller) -> CniError | None:
 
 
 async def _add(cni: Cni, request: Request) -> bytes:
-    check_namespace(request.netns)
+    device, inode = check_namespace(request.netns)
     try:
         if spooled(cni.spool):
             await _replay(cni)
     except OSError as error:  # there may be a DEL in it that has to go before
         raise CniError(ErrorCode.TRY_AGAIN_LATER, f"{cni.spool}: can't be listed: {error.strerror}") from None
-    result = await cni.controller.submit(AddPod(request.key, request.pod, request.netns))
+    result = await cni.controller.submit(AddPod(request.key, request.pod, request.netns, device, inode))
     if result.error is not None:
         code = ErrorCode.IO_FAILURE if result.refusal is None else ErrorCode.TRY_AGAIN_LATER
         raise CniError(code, result.error)
@@ -209,8 +209,8 @@ def _result(version: str, key: AttachmentKey, held: Attachment, mtu: int) -> Add
     )
 
 
-def check_namespace(path: str) -> None:
-    """That the path is of a network namespace, and not the agent's own. Raises CniError."""
+def check_namespace(path: str) -> tuple[int, int]:
+    """That the path is of a network namespace, and not the agent's own: its device and inode. Raises CniError."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -223,6 +223,7 @@ def check_namespace(path: str) -> None:
         found, own = os.fstat(file), os.stat("/proc/thread-self/ns/net")
         if (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino):
             raise _namespace(f"{path} is the node's own network namespace")
+        return found.st_dev, found.st_ino
     except OSError:
         raise _namespace(f"{path} is no network namespace") from None
     finally:

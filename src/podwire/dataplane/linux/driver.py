@@ -1,14 +1,16 @@
 """Links, addresses, routes and neighbours, in the node's namespace and in the pods'; the node's kernel settings.
 
-Invariants: one datagram for each namespace. A socket in a pod's namespace is closed at once. A link that goes is moved
-to the group of the doomed, and the whole group is deleted later (`collect`), outside the event's transaction.
+Invariants: one datagram for each namespace. A socket in a pod's namespace is closed at once. A path that leads to
+another namespace than it did when the pod was attached leads nowhere, and nothing is done behind it. A link whose other
+end could not be looked for is never made anew. A link that goes is moved to the group of the doomed, and the whole
+group is deleted later (`collect`), outside the event's transaction.
 """
 
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.dataplane import netlink
@@ -16,10 +18,21 @@ from podwire.dataplane.linux import notices, sysctl
 from podwire.dataplane.linux import render as r
 from podwire.dataplane.messages import Message
 from podwire.model.addresses import FAMILIES
-from podwire.model.network import Link, LinkKey, SysctlKey
+from podwire.model.network import Link, LinkKey, Space, SysctlKey, path_of
 from podwire.nodes.own import SYSCTLS
 
 GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL, errno.ENXIO}
+
+
+_LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+"""A pipe in the place of a namespace must not hold the agent up."""
+
+
+class Inside(NamedTuple):
+    """A way into a namespace; `descriptor` is -1 for the node's own."""
+
+    socket: netlink.Socket
+    descriptor: int
 
 
 class Linux:
@@ -32,12 +45,18 @@ class Linux:
         doesn't listen can only be read."""
         self.writes = 0
         self._node = netlink.Socket(netlink.ROUTE)
+        with open("/proc/thread-self/ns/net", "rb") as own:
+            self._own = _identity(own.fileno())
         self._collector = netlink.Socket(netlink.ROUTE)
         self._listener = netlink.Listener(netlink.ROUTE, notices.GROUPS if listens else (), everywhere=listens)
         self._spaces: dict[int, str] = {}
         """The pods' namespaces by the numbers that the kernel has given them in the node's, as far as was seen."""
         self._doomed: dict[str, str] = {}
         """By the name of a link that waits for its deletion: the namespace of its other end, "" where unknown."""
+        self._dying: dict[str, int] = {}
+        """By the name of a link that the kernel is about to delete with its pod's namespace: its index."""
+        self._unseen: dict[str, Outcome] = {}
+        """By namespace that the last look found no way into: why."""
         self._when_doomed = doomed
 
     def rank(self, key: Any) -> Any:
@@ -55,24 +74,47 @@ class Linux:
         found: dict[Any, Any] = {}
         ends: r.Ends = {}
         for space in sorted(scope.spaces):
-            with _opened(space, self._node) as (there, why):
-                if there is None and not why.gone:
-                    raise OSError(why.error)  # what is in it isn't known: it must not count as absent
-                if there is not None:
-                    links = r.links(there.dump(r.GETLINK, r.get_links()))
-                    ends |= r.ends(space, links)
-                    found |= r.up(space, links)
-                    found.update(_objects(space, there))
+            found |= self._inside(space, ends)
         links = r.links(self._node.dump(r.GETLINK, r.get_links()))
         doomed = {index for index, seen in links.items() if r.is_doomed(seen)}
+        dying = {index for index, seen in links.items() if r.is_dying(seen)}
         self._doomed = {r.name_of(links[index]): "" for index in doomed} | self._doomed
-        living = {index: seen for index, seen in links.items() if index not in doomed}
+        self._dying = {r.name_of(links[index]): index for index in dying}
+        living = {index: seen for index, seen in links.items() if index not in doomed | dying}
         found |= r.up("", living)
         found.update(r.link_of(index, seen, ends) for index, seen in living.items() if r.is_ours(seen))
-        self._spaces |= {r.number_of_space(living[index]): end[0] for index, end in ends.items() if index in living}
         found.update(_objects("", self._node))
         found |= {SysctlKey(path): value for path in SYSCTLS if (value := sysctl.read(path)) is not None}
         return {key: value for key, value in found.items() if key in scope}
+
+    def _inside(self, space: str, ends: r.Ends) -> dict[Any, Any]:
+        """What a pod's namespace holds; adds its ends of links. Nothing where no way leads into it."""
+        self._unseen.pop(space, None)
+        with self._opened(space) as (there, why):
+            if there is None:
+                self._unseen[space] = why
+                return {}
+            number = r.number_of(self._node.dump(r.GETNSID, r.get_number(there.descriptor), 0))
+            links = r.links(there.socket.dump(r.GETLINK, r.get_links()))
+            ends |= r.ends(space, number, links)
+            if number != r.NO_NUMBER:
+                self._spaces[number] = space
+            return r.up(space, links) | dict(_objects(space, there.socket))
+
+    def identities(self, paths: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+        """`paths`: where a link's other end was said to be, by the link's name. Of those links that do end there,
+        device and inode of that namespace. Raises OSError."""
+        links = {r.name_of(seen): seen for seen in r.links(self._node.dump(r.GETLINK, r.get_links())).values()}
+        found = {}
+        for name, path in sorted(paths.items()):
+            try:
+                with _file(path) as descriptor:
+                    number = r.number_of(self._node.dump(r.GETNSID, r.get_number(descriptor), 0))
+                    if name in links and r.ends_in(links[name], number):
+                        found[name] = _identity(descriptor)
+            except OSError:
+                continue
+        return found
 
     # --- others' hands -------------------------------------------------------------------------
 
@@ -104,7 +146,7 @@ class Linux:
         for key in goes + comes:
             spaces.setdefault(getattr(key, "space", ""), []).append(key)
         for space, keys in spaces.items():
-            with _opened(space, self._node) as (there, missing):
+            with self._opened(space) as (there, missing):
                 outcomes |= self._send(there, missing, keys, difference)
         doomed = [key for key in goes if isinstance(key, LinkKey) and outcomes[key].error is None]
         if doomed:
@@ -156,7 +198,7 @@ class Linux:
         return Outcome(change.after)
 
     def _send(
-        self, there: netlink.Socket | None, missing: Outcome, keys: list[Any], difference: Difference
+        self, there: Inside | None, missing: Outcome, keys: list[Any], difference: Difference
     ) -> dict[Any, Outcome]:
         messages: list[Message] = []
         owners: list[Any] = []
@@ -171,28 +213,72 @@ class Linux:
                         outcomes[key] = missing
                     continue
                 if isinstance(key, LinkKey) and change.after is not None:
-                    descriptor, absent = _open(change.after.space)
+                    descriptor, absent = self._end(change)
                     if absent is not None:
                         outcomes[key] = absent
                         continue
                     opened.callback(os.close, descriptor)
-                    outcomes[key] = Outcome(change.after, again=r.disturbs(change))
+                    outcomes[key] = Outcome(change.after, again=r.disturbs(change) or key.name in self._dying)
+                    if key.name in self._dying:
+                        messages += r.delete_link(self._dying.pop(key.name))
                 made = r.render(key, change, descriptor)
                 messages += made
-                owners += [key] * len(made)
+                owners += [None] * (len(messages) - len(owners) - len(made)) + [key] * len(made)
             self.writes += len(messages)
-            errors = there.send(messages) if there is not None else {}
-        return outcomes | _failures(errors, owners, difference)
+            errors = there.socket.send(messages) if there is not None else {}
+        for position, code in sorted(errors.items()):
+            key, kind = owners[position], messages[position].kind
+            # To find gone what should go is no failure, and what is in a new link's way the new link will tell.
+            if key is None or (code in GONE and (difference[key].after is None or kind == r.DELLINK)):
+                continue
+            if outcomes[key].error is None:  # a key's first error; the rest are its consequences
+                text = f"{key}: {os.strerror(code)} ({errno.errorcode.get(code, code)})"
+                outcomes[key] = Outcome(error=text, again=outcomes[key].again)
+        return outcomes
 
+    def _end(self, change: Change) -> tuple[int, Outcome | None]:
+        """The namespace of a pod's end, opened, or why it can't be. Nobody knows whether a link has its end where the
+        last look found no way in."""
+        space = change.after.space
+        if change.before is not None and space in self._unseen:
+            return -1, self._unseen[space]
+        return self._open(space)
 
-def _failures(errors: dict[int, int], owners: list[Any], difference: Difference) -> dict[Any, Outcome]:
-    """A key's first error; the rest are its consequences. To find gone what should go is none."""
-    found: dict[Any, Outcome] = {}
-    for position, code in sorted(errors.items()):
-        key = owners[position]
-        if key not in found and not (difference[key].after is None and code in GONE):
-            found[key] = Outcome(error=f"{key}: {os.strerror(code)} ({errno.errorcode.get(code, code)})")
-    return found
+    def _open(self, space: str) -> tuple[int, Outcome | None]:
+        """A descriptor of that namespace, or why there is none."""
+        path = path_of(space)
+        said = f"network namespace {path}"
+        try:
+            descriptor = os.open(path, _LOOK)
+        except OSError as error:
+            return -1, Outcome(error=f"{said}: {error.strerror}", gone=error.errno in (errno.ENOENT, errno.ENOTDIR))
+        found = _identity(descriptor)
+        if found != self._own and Space(path, *found) == space:
+            return descriptor, None
+        os.close(descriptor)
+        leads = "the node's own" if found == self._own else "not where it led when the pod was attached"
+        return -1, Outcome(error=f"{said}: {leads}", gone=True)
+
+    @contextmanager
+    def _opened(self, space: str) -> Iterator[tuple[Inside | None, Outcome]]:
+        """A way into that namespace, or why there is none. An open one would keep a pod's namespace alive."""
+        if space == "":
+            yield Inside(self._node, -1), Outcome()
+            return
+        descriptor, absent = self._open(space)
+        if absent is not None:
+            yield None, absent
+            return
+        with ExitStack() as opened:
+            opened.callback(os.close, descriptor)
+            try:
+                with netlink.inside(descriptor):
+                    there = netlink.Socket(netlink.ROUTE)
+            except OSError as error:
+                yield None, Outcome(error=f"network namespace {path_of(space)}: {error.strerror}")
+                return
+            opened.callback(there.close)
+            yield Inside(there, descriptor), Outcome()
 
 
 def _objects(space: str, there: netlink.Socket) -> Iterator[tuple[Any, Any]]:
@@ -210,35 +296,15 @@ def _objects(space: str, there: netlink.Socket) -> Iterator[tuple[Any, Any]]:
                     yield item
 
 
-def _open(space: str) -> tuple[int, Outcome | None]:
-    """A descriptor of that namespace, or why there is none."""
-    try:
-        # A pipe in its place must not hold the agent up.
-        return os.open(space, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), None
-    except OSError as error:
-        why = f"network namespace {space}: {error.strerror}"
-        return -1, Outcome(error=why, gone=error.errno in (errno.ENOENT, errno.ENOTDIR))
-
-
 @contextmanager
-def _opened(space: str, node: netlink.Socket) -> Iterator[tuple[netlink.Socket | None, Outcome]]:
-    """A socket in that namespace, or why not. Closed at once: an open one would keep a pod's namespace alive."""
-    if space == "":
-        yield node, Outcome()
-        return
-    descriptor, absent = _open(space)
-    if absent is not None:
-        yield None, absent
-        return
+def _file(path: str) -> Iterator[int]:
+    descriptor = os.open(path, _LOOK)
     try:
-        with netlink.inside(descriptor):
-            there = netlink.Socket(netlink.ROUTE)
-    except OSError as error:
-        yield None, Outcome(error=f"network namespace {space}: {error.strerror}", gone=error.errno == errno.EINVAL)
-        return
+        yield descriptor
     finally:
         os.close(descriptor)
-    try:
-        yield there, Outcome()
-    finally:
-        there.close()
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino

@@ -98,7 +98,7 @@ def _by_others(route: Any) -> bool:
 
 def _alike(index: int, seen: r.Seen, link: Link) -> bool:
     """Whether the node's end is as it was left; the pod's end tells of itself."""
-    _, now = r.link_of(index, seen, {index: (link.space, link.inner, link.interface, link.mac)})
+    _, now = r.link_of(index, seen, {r.other_end(seen): (link.space, link.inner, link.interface, link.mac)})
     return now == link and not r.is_doomed(seen)
 
 

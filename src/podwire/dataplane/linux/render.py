@@ -57,12 +57,16 @@ IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_LINKINFO, IFLA_IFALIAS, IFL
 )  # fmt: skip
 IFLA_NET_NS_FD, IFLA_LINK_NETNSID, IFLA_PROP_LIST, IFLA_ALT_IFNAME = 28, 37, 52, 53
 _FAMILY_NUMBERS = frozenset(family.number for family in FAMILIES)
+GETNSID, NETNSA_NSID, NETNSA_FD = 90, 1, 3
+NO_NUMBER = -1
+"""Of a namespace without a link to the node's, and of one that is being taken down (NETNSA_NSID_NOT_ASSIGNED)."""
 FLAGS = -1  # beside a link's attributes, the flags of its header
 NAME_BYTES = 14
 ORDER = (SysctlKey, LinkKey, UpKey, AddressKey, NeighbourKey, RouteKey)
 
 Seen = dict[int, bytes]
-Ends = dict[int, tuple[str, int, str, bytes]]
+Ends = dict[tuple[int, int], tuple[str, int, str, bytes]]
+"""Pods' ends of links, by the number that the node has for their namespace, and index: namespace, index, name, MAC."""
 
 
 def rank(key: Any) -> tuple[int, int]:
@@ -90,8 +94,10 @@ def settle(wanted: Mapping[Any, Any], actual: Mapping[Any, Any]) -> Mapping[Any,
         if isinstance(value, PodMAC):
             made, will = actual.get(LinkKey(value.link)), wanted.get(LinkKey(value.link))
             found[key] = value.born
-            if isinstance(made, Link) and isinstance(will, Link) and _identity(made) == _identity(will):
-                found[key] = (made.mac if will.space else actual.get(key)) or value.born
+            if isinstance(made, Link) and isinstance(will, Link):
+                seen = bool(will.space) and _identity(made) == _identity(will)
+                if seen or not made.space:
+                    found[key] = (made.mac if seen else actual.get(key)) or value.born
     return {**wanted, **found} if found else wanted
 
 
@@ -125,6 +131,10 @@ def render(key: Any, change: Change, descriptor: int) -> list[Message]:
 
 def delete_doomed() -> list[Message]:
     return [Message(DELLINK, 0, _header(0) + u32(IFLA_GROUP, DOOMED))]
+
+
+def delete_link(index: int) -> list[Message]:
+    return [Message(DELLINK, 0, _header(index))]
 
 
 def remade(change: Change) -> bool:
@@ -176,7 +186,7 @@ def _link(name: str, change: Change, descriptor: int) -> list[Message]:
     if before is None:
         return _new_link(name, after, descriptor)
     if remade(change):
-        return [Message(DELLINK, 0, _header(before.index)), *_new_link(name, after, descriptor)]
+        return [*delete_link(before.index), *_new_link(name, after, descriptor)]
     found = []
     if before.altname != after.altname and before.altname:
         found.append(Message(DELPROP, EXCL, _altname(before)))
@@ -252,7 +262,35 @@ def is_up(seen: Seen) -> bool:
 
 def number_of_space(seen: Seen) -> int:
     """That of the other end's namespace in this one; -1: it has none, or lies in this one."""
-    return int.from_bytes(seen.get(IFLA_LINK_NETNSID, b"\xff\xff\xff\xff"), sys.byteorder, signed=True)
+    return _signed(seen[IFLA_LINK_NETNSID]) if IFLA_LINK_NETNSID in seen else NO_NUMBER
+
+
+def other_end(seen: Seen) -> tuple[int, int]:
+    """The number of the other end's namespace in this one, and its index there."""
+    return number_of_space(seen), _signed(seen.get(IFLA_LINK, b""))
+
+
+def is_dying(seen: Seen) -> bool:
+    """Whether the kernel is taking down the namespace of the other end, and this link with it."""
+    return is_ours(seen) and IFLA_LINK_NETNSID in seen and number_of_space(seen) == NO_NUMBER
+
+
+def ends_in(seen: Seen, number: int) -> bool:
+    """Whether the other end of a node's link is in the namespace of that number."""
+    return number != NO_NUMBER and number_of_space(seen) == number
+
+
+def get_number(descriptor: int) -> bytes:
+    return bytes(4) + u32(NETNSA_FD, descriptor)
+
+
+def number_of(answer: list[bytes]) -> int:
+    """The number that the node has for a namespace (rtnetlink(7), RTM_GETNSID)."""
+    return next((_signed(seen[NETNSA_NSID]) for body in answer if NETNSA_NSID in (seen := attrs(body, 4))), NO_NUMBER)
+
+
+def _signed(value: bytes) -> int:
+    return int.from_bytes(value, sys.byteorder, signed=True)
 
 
 def up(space: str, seen: dict[int, Seen]) -> dict[UpKey, Any]:
@@ -267,20 +305,23 @@ def up(space: str, seen: dict[int, Seen]) -> dict[UpKey, Any]:
     return found
 
 
-def ends(space: str, seen: dict[int, Seen]) -> Ends:
-    """A pod's ends of links, by the index of the node's end."""
+def ends(space: str, number: int, seen: dict[int, Seen]) -> Ends:
+    """What may be a pod's end of a link. Whether it is, only the node's end says: what a pod's interface says of its
+    peer is the pod's to choose."""
+    if number == NO_NUMBER:
+        return {}
     return {
-        int.from_bytes(one[IFLA_LINK], sys.byteorder): (space, index, name_of(one), one.get(IFLA_ADDRESS, b""))
+        (number, index): (space, index, name_of(one), one.get(IFLA_ADDRESS, b""))
         for index, one in seen.items()
         if IFLA_LINK in one
     }
 
 
 def link_of(index: int, seen: Seen, others: Ends) -> tuple[LinkKey, Link]:
-    """`others`: the pods' ends by the index of the node's. One that is in no namespace we know has space ""."""
+    """`others`: the pods' ends. One that is in no namespace we know has space ""."""
     listed = (v[:-1].decode(errors="replace") for k, v in walk(seen.get(IFLA_PROP_LIST, b"")) if k == IFLA_ALT_IFNAME)
     altnames = [name for name in listed if "." in name]  # others may have given it names too
-    space, inner, interface, mac = others.get(index, ("", 0, "", b""))
+    space, inner, interface, mac = others.get(other_end(seen), ("", 0, "", b""))
     return LinkKey(name_of(seen)), Link(
         index=index,
         node_mac=seen.get(IFLA_ADDRESS, b""),
