@@ -179,13 +179,13 @@ async def test_what_a_pod_says_of_its_interfaces_ends_concerns_nobody_else(by: B
 
 def forget_namespaces(rig: Rig) -> None:
     """The store as an older version wrote it."""
-    db = rig.running.store.db
-    for sandbox, value in db.execute("SELECT sandbox, value FROM attachment").fetchall():
+    for sandbox, value in rig.sql("SELECT sandbox, value FROM attachment"):
         row = msgspec.msgpack.decode(value)
         for name in ("device", "inode"):
             del row[name]
-        assert msgspec.msgpack.decode(msgspec.msgpack.encode(row), type=Attachment).inode == 0
-        db.execute("UPDATE attachment SET value=? WHERE sandbox=?", (msgspec.msgpack.encode(row), sandbox))
+        old = msgspec.msgpack.encode(row)
+        assert msgspec.msgpack.decode(old, type=Attachment).inode == 0
+        rig.sql(f"UPDATE attachment SET value = x'{old.hex()}' WHERE sandbox = '{sandbox}'")
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["in place", "a path leads to a stranger"])
