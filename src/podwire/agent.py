@@ -30,11 +30,12 @@ from podwire.controller.events import Resync, ResyncReason, Shutdown
 from podwire.controller.loop import Controller
 from podwire.controller.transaction import Capability, Transaction
 from podwire.dataplane.conntrack.driver import Conntrack
-from podwire.dataplane.conntrack.reconciler import Reconciler
 from podwire.dataplane.linux import rebuild
 from podwire.dataplane.linux.driver import Linux
 from podwire.dataplane.linux.mtu import default_route_mtu
+from podwire.dataplane.nftables.clients import Clients
 from podwire.dataplane.nftables.driver import NFTables
+from podwire.dataplane.reconciler import Reconciler
 from podwire.model.objects import Attachment, AttachmentKey, Object, ObjectKey
 from podwire.model.snapshot import Local, Snapshot
 from podwire.model.text import printable
@@ -92,10 +93,12 @@ class Agent:
         self.linux, self.nftables = Linux(self.collect_later), NFTables()
         self.drivers = (self.store, self.linux, self.nftables)  # the order of every transaction
         mtu = config.mtu if config.mtu is not None else default_route_mtu() or self.store.pod_mtu()
-        local = Local(config.node_name, mtu, config.service_cidrs)
+        weight = config.service_local_backend_weight
+        local = Local(config.node_name, mtu, config.service_cidrs, weight)
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
         self.conntrack = Conntrack()
-        self.flows = Reconciler(self.conntrack, self.controller)
+        self.clients = Clients(self.nftables.commit)
+        self.flows = Reconciler((self.conntrack, self.clients), self.controller)
         self.manifests = Manifests(config.manifests) if config.manifests is not None else None
         self.kubernetes = KubernetesObjects(self.api, config.node_name) if self.api is not None else None
         self._collecting: asyncio.Task[None] | None = None
@@ -179,6 +182,7 @@ class Agent:
         self.linux.close()
         self.nftables.close()
         self.conntrack.close()
+        self.clients.close()
 
     def collect_later(self) -> None:
         if self._collecting is None or self._collecting.done():

@@ -54,6 +54,8 @@ class Config(Struct, frozen=True):
     kubernetes: Kubernetes | None = None
     service_cidrs: tuple[Prefix, ...] = ()
     mtu: int | None = None
+    service_local_backend_weight: int = 1
+    """How many times as many of this node's connections a backend on this node gets as one elsewhere."""
     metrics_listen: tuple[str, int] | None = None
     """Where metrics and health are served over TCP too; None: on the admin socket only."""
     log_level: str = "info"
@@ -106,6 +108,7 @@ _KEYS: _Keys = {
     "kubernetes": (bool | dict[str, Any], "true, or a table [kubernetes]"),
     "service_cidrs": (tuple[str, ...], 'a list of address ranges, such as ["10.96.0.0/16", "fd96::/108"]'),
     "mtu": (Annotated[int, Meta(ge=1280, le=65535)], "a whole number from 1280 to 65535; leave it out to detect it"),
+    "service_local_backend_weight": (Annotated[int, Meta(ge=1, le=100)], "a whole number from 1 to 100"),
     "metrics_listen": (str, 'an IP address and a port, such as "127.0.0.1:9273" or "[::1]:9273"'),
     "verify_seconds": (Annotated[int, Meta(ge=0, le=86400)], "a whole number of seconds up to 86400; 0 for never"),
     "log_level": (Literal["debug", "info", "warning", "error"], 'one of "debug", "info", "warning", "error"'),

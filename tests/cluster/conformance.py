@@ -28,19 +28,9 @@ FOCUS = r"\[sig-network\].*\[Conformance\]"
 AT_ONCE = 4
 """Specs that run at the same time: most of their time is waiting."""
 
-_AFFINITY = "session affinity is later work: Services draw a backend for each connection"
 EXPECTED: dict[str, str] = {
     "[sig-network] HostPort validates that there is no conflict between pods with same hostPort but different hostIP "
     "and protocol [LinuxOnly] [Conformance]": "host ports are later work: the plugin does not declare portMappings",
-    **{
-        f"[sig-network] Services should {what} [LinuxOnly] [Conformance]": _AFFINITY
-        for what in (
-            "have session affinity work for NodePort service",
-            "have session affinity work for service with type clusterIP",
-            "be able to switch session affinity for NodePort service",
-            "be able to switch session affinity for service with type clusterIP",
-        )
-    },
 }
 """Why a spec fails that is not done yet, by its name."""
 

@@ -119,9 +119,15 @@ class Rig:
         assert self.agent is not None
         return self.agent
 
-    async def start(self, objects: Mapping[ObjectKey, Object] | None = None, mtu: int = 1500) -> Result:
+    async def start(
+        self, objects: Mapping[ObjectKey, Object] | None = None, mtu: int = 1500, local_weight: int = 1
+    ) -> Result:
         """Makes the parts and resyncs, as a new process would."""
-        self.agent = Agent(Config("one", self.directory, service_cidrs=SERVICE_CIDRS, mtu=mtu))
+        self.agent = Agent(
+            Config(
+                "one", self.directory, service_cidrs=SERVICE_CIDRS, mtu=mtu, service_local_backend_weight=local_weight
+            )
+        )
         self._loop = asyncio.create_task(self.agent.controller.run())
         self._flows = asyncio.create_task(self.agent.flows.run())
         self.agent.restore()
@@ -175,6 +181,12 @@ class Rig:
         while all(record.event != event for record in controller.history):
             await controller.next_record()
 
+    async def forgotten(self) -> None:
+        """Waits until what the kernel remembered of backends that are gone has been deleted."""
+        controller = self.running.controller
+        while not any(record.event.startswith("FlowsReconciled") for record in controller.history):
+            await controller.next_record()
+
     def key(self, pod: str, sandbox: str | None = None) -> AttachmentKey:
         return AttachmentKey(sandbox or f"sandbox-{pod}", "eth0")
 
@@ -194,9 +206,11 @@ class Rig:
         with self.running.store.database.used() as db:
             return db.execute(command).fetchall()
 
-    async def start_with_pods(self, *pods: str, objects: Mapping[ObjectKey, Object] | None = None) -> None:
+    async def start_with_pods(
+        self, *pods: str, objects: Mapping[ObjectKey, Object] | None = None, local_weight: int = 1
+    ) -> None:
         """Pods in this order get .2, .3 … and ::2, ::3 …; all of them answer."""
-        assert (await self.start(objects)).error is None
+        assert (await self.start(objects, local_weight=local_weight)).error is None
         for pod in pods:
             assert (await self.add(pod)).error is None
             respond(self.space(pod), pod)

@@ -11,6 +11,7 @@ from podwire.controller.difference import Change
 from podwire.dataplane.messages import attr, attrs, nest
 from podwire.dataplane.nftables import reading, slots
 from podwire.dataplane.nftables import render as r
+from podwire.dataplane.nftables import wire as w
 from podwire.dataplane.nftables.driver import MAPS
 from podwire.dataplane.nftables.layout import CLASSES
 from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, parse_address
@@ -110,13 +111,13 @@ class Maps:
     def __init__(self) -> None:
         self.held: dict[str, dict[bytes, tuple[bytes, int, bytes]]] = {}
 
-    def apply(self, messages: list[r.Message]) -> None:
+    def apply(self, messages: list[w.Message]) -> None:
         for message in messages:
             assert len(message.body) < 65_535
             name = attrs(message.body, 4)[2][:-1].decode()
             elements = self.held.setdefault(name, {})
             for key, data, flags, _, until in reading.elements([message.body]):
-                if message.kind == r.DELELEM:
+                if message.kind == w.DELELEM:
                     assert elements.pop(key)[2] == until
                 else:
                     assert key not in elements, "EEXIST"
@@ -127,7 +128,7 @@ class Maps:
             name: [
                 m.body
                 for key, (data, flags, until) in some.items()
-                for m in r._messages(family, name, [r._element(key, data, flags, until)])
+                for m in w.messages(family, name, [w.element(key, data, flags, until)])
             ]
             for name, some in self.held.items()
         }
@@ -252,8 +253,8 @@ def test_whatever_hands_put_into_the_maps_is_read_and_can_be_removed(drawn: list
         key = address + bytes((protocol, 0, 0, 0)) + bytes((0, 80, 0, 0)) + slot.to_bytes(4, "little")
         key = key[: SIZES.get(name, 12)]
         key = key[: slot % 17] if slot % 3 == 0 else key  # in a table of another form than ours
-        element = r._element(key) if slot % 5 else nest(1, attr(3, bytes((0, 0, 0, 2))))
-        dumped.setdefault(name, []).append(r._message(bytes(4), [element], False).body)
+        element = w.element(key) if slot % 5 else nest(1, attr(3, bytes((0, 0, 0, 2))))
+        dumped.setdefault(name, []).append(w.message(bytes(4), [element], False).body)
     for key, value in reading.keys(IPV4, dumped).items():
         gone = slots.slots(Serving(), value) if isinstance(key, Frontend) else None
         assert r.render(key, Change(value, gone if isinstance(key, Frontend) else None)) or value == gone

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from podwire.dataplane.conntrack import messages as m
 from podwire.dataplane.messages import attr, attrs, nest
 from podwire.model.addresses import FAMILIES, IPV4, IPV6, Address, Family, parse_address, parse_host_port, parse_prefix
-from podwire.model.network import Backend, Frontend, Slots
+from podwire.model.network import Backend, Frontend, InternalKey, Slots
 from podwire.model.objects import Protocol
 from podwire.model.snapshot import UNKNOWN
 from podwire.services.stale import Flow, lost, stale
 
 RANGES = (parse_prefix("10.96.0.0/16"),)
 A, B, C = "10.1.1.2:53", "10.1.1.3:53", "10.1.1.4:53"
-NONE = Slots(0, ())
+NONE = Slots(None, (), refused=True)
 
 
 def backend(text: str) -> Backend:
@@ -42,6 +42,10 @@ HELD: dict[Any, Any] = {
     frontend("203.0.113.1:53"): NONE,
     frontend("203.0.113.2:53"): serving(A),
     frontend("10.96.0.13:53"): UNKNOWN,
+    frontend("203.0.113.3:53"): serving(A),
+    InternalKey(frontend("203.0.113.3:53")): serving(A, B),
+    frontend("203.0.113.4:53"): serving(A),
+    InternalKey(frontend("203.0.113.4:53")): UNKNOWN,
 }
 FORMER = {frontend("192.0.2.1:30054"): frozenset({backend(C)})}
 
@@ -58,6 +62,9 @@ FORMER = {frontend("192.0.2.1:30054"): frozenset({backend(C)})}
         pytest.param("203.0.113.1:53", "203.0.113.1:53", False, id="never the Service's, which has no backend"),
         pytest.param("203.0.113.2:53", "203.0.113.2:53", True, id="never the Service's, which now has backends"),
         pytest.param("10.96.0.13:53", C, False, id="to a frontend of which nothing is known"),
+        pytest.param("203.0.113.3:53", B, False, id="to a backend in force for clients in the cluster alone"),
+        pytest.param("203.0.113.3:53", C, True, id="to a backend that is gone from both lists"),
+        pytest.param("203.0.113.4:53", C, False, id="to a frontend whose list for the cluster is not known"),
         pytest.param(GONE, A, True, id="to a cluster IP that no Service has any more"),
         pytest.param(GONE, GONE, False, id="refused anyway"),
         pytest.param("192.0.2.1:30054", C, True, id="to the backend of a node port that has just gone"),

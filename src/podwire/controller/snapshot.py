@@ -186,6 +186,7 @@ def _list(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapsho
         service_cidrs=Map(),
         slices_of=Map(),
         claims=Map(),
+        affinities=Map(),
     )
     return _change(empty, objects)[0]
 
@@ -269,7 +270,13 @@ def _put_service(now: Snapshot, key: ServiceKey, service: Service | None) -> tup
     before = now.services.get(key)
     old = claims_of(before, now.node) if before is not None else NO_CLAIMS
     new = claims_of(service, now.node) if service is not None else NO_CLAIMS
-    now, touched = _claim(replace(now, services=_set(now.services, key, service)), key, old, new)
+    affinities = now.affinities
+    for it, holds in ((before, False), (service, True)):
+        if it is not None and it.affinity:
+            rest = affinities.get(it.affinity, frozenset()) - {key}
+            affinities = _set(affinities, it.affinity, rest | {key} if holds else rest or None)
+    now = replace(now, services=_set(now.services, key, service), affinities=affinities)
+    now, touched = _claim(now, key, old, new)
     return now, Touched(services=frozenset(touched))
 
 

@@ -183,24 +183,27 @@ class Serving(Value, frozen=True):
 class Slots(NamedTuple):
     """A frontend as nftables holds it.
 
-    `verdict` is its capacity class (1, 2, 4, 8 …), None where it has none, -1 where it is none that we give. Right is:
-    as many slots as the class, the lower half of them full; or no verdict and no slots, and it stands either among the
-    `refused` or among the `dropped`.
+    `verdict` is its capacity class (1, 2, 4, 8 …), None where it has none, -1 where it is none that we give. Where
+    clients are remembered for `affinity` seconds it has none, and whom nobody remembers goes to the class `drawn`.
+    Right is: as many slots as the class, the lower half of them full; or no class and no slots, and it stands either
+    among the `refused` or among the `dropped`.
     """
 
     verdict: int | None
     backends: tuple[Backend | None, ...] = ()
     refused: bool = False
     dropped: bool = False
+    affinity: int = 0
+    drawn: int | None = None
 
     @property
     def kind(self) -> str:
-        marks = ["refused"] * self.refused + ["dropped"] * self.dropped
-        if self.verdict is not None:
-            marks.insert(0, f"class {self.verdict}" if self.verdict > 0 else "a foreign verdict")
-        elif not marks:
-            marks = ["no verdict"]
-        return " and ".join(marks)
+        names = {None: "", -1: "a foreign verdict"}
+        marks = [names.get(self.verdict, f"class {self.verdict}")]
+        marks += [f"affinity {self.affinity} s"] * (self.affinity > 0)
+        marks += [names.get(self.drawn, f"class {self.drawn} for the unknown")]
+        marks += ["refused"] * self.refused + ["dropped"] * self.dropped
+        return " and ".join(mark for mark in marks if mark) or "no verdict"
 
     def __str__(self) -> str:
         held = ", ".join(str(b) for b in self.backends if b is not None)
@@ -284,6 +287,27 @@ class LocalPodKey(Value, frozen=True):
 
     def __str__(self) -> str:
         return f"local pod {show_address(self.address)}"
+
+
+class RememberKey(Value, frozen=True):
+    """That clients of a frontend are remembered when they connect; the value says for how many seconds, or is -1 where
+    a foreign verdict stands."""
+
+    frontend: Frontend
+
+    def __str__(self) -> str:
+        return f"memory of {self.frontend}"
+
+
+class AffinityKey(Value, frozen=True):
+    """What remembers clients for so many seconds: a map and the chains that ask and fill it. The value is False where
+    they are altered."""
+
+    family: Family
+    seconds: int
+
+    def __str__(self) -> str:
+        return f"affinity of {self.seconds} s ({self.family})"
 
 
 class RulesKey(Value, frozen=True):

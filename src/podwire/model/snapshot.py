@@ -2,7 +2,8 @@
 
 Invariants: nothing here changes in place; the fold (`controller/snapshot.py`) makes the next one. Whatever a decision
 reads is in here, allocation and what the drivers last reported included, so that the same snapshot always gives the
-same network. Indexes (`slices_of`, `claims`, `ledger`) are derived: they never say what the values do not.
+same network. Indexes (`slices_of`, `claims`, `affinities`, `ledger`) are derived: they never say what the values do
+not.
 """
 
 from typing import Any
@@ -80,6 +81,9 @@ class Snapshot(Struct, frozen=True):
     slices_of: Map[ServiceKey, frozenset[SliceKey]] = Map()
     claims: Map[Frontend | Address, frozenset[ServiceKey]] = Map()
     """Which Services name a frontend, or a cluster IP; more than one is a conflict that `services/` settles."""
+
+    affinities: Map[int, frozenset[ServiceKey]] = Map()
+    """By seconds: the Services that remember their clients for so long."""
 
     ledger: Map[Address | int, AttachmentKey] = Map()
     """Pod addresses and interface indexes in use."""

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
 
-from podwire.model.addresses import Address, Prefix, disjoint
+from podwire.model.addresses import FAMILIES, Address, Prefix, disjoint
 from podwire.model.network import (
+    AffinityKey,
     AllowedKey,
     Backend,
     ClusterRangeKey,
@@ -18,6 +19,7 @@ from podwire.model.network import (
     ExternalKey,
     Frontend,
     InternalKey,
+    RememberKey,
     RestrictedKey,
     ServiceRangeKey,
     Serving,
@@ -46,6 +48,8 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
         service = now.services.get(key)
         if service is not None:
             found |= _of_service(now, key, service)
+    if touched is None or touched.services:
+        found |= {AffinityKey(family, seconds): True for seconds in sorted(now.affinities) for family in FAMILIES}
     if touched is None or touched.ranges:
         found |= {ServiceRangeKey(cidr.first, cidr.last): True for cidr in now.service_ranges}
     if touched is None or touched.nodes:
@@ -63,6 +67,8 @@ def _of_service(now: Snapshot, key: ServiceKey, service: Service) -> dict[Any, A
     found |= {ServiceRangeKey(a, a): True for a in alone}
     found |= {ExternalIPKey(a): True for a in (*service.external_ips, *service.balancer_ips)}
     for frontend in mine:
+        if service.affinity and (served[frontend].backends or InternalKey(frontend) in served):
+            found[RememberKey(frontend)] = service.affinity
         sources = allowed_sources(service, frontend)
         if sources:
             found |= {RestrictedKey(frontend): True} | {AllowedKey(frontend, cidr): True for cidr in sources}

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from podwire.model.addresses import Prefix
-from podwire.model.network import Backend, Frontend, Slots
+from podwire.model.network import Backend, Frontend, InternalKey, Slots
 from podwire.model.snapshot import UNKNOWN
 
 NONE: frozenset[Backend] = frozenset()
@@ -36,7 +36,13 @@ def lost(before: Any, after: Any) -> frozenset[Backend] | None:
     """The backends that a frontend lost by a change; None where the change leaves no flow stale."""
     had, has = backends(before), backends(after)
     gone = had - has
-    return gone if gone or (has and not had) else None
+    return gone if gone or (has and not had) or (seconds(after) and not seconds(before)) else None
+
+
+def seconds(held: Any) -> int:
+    """For how long a frontend's clients are remembered, as nftables reported it. While they were not, nobody looked
+    after the entries that were left."""
+    return held.affinity if isinstance(held, Slots) else 0
 
 
 def stale(
@@ -47,12 +53,12 @@ def stale(
 ) -> bool:
     """`held`: what nftables was last reported to hold. `former`: the backends that changed frontends had, needed for
     those that are gone. `ranges`: where only frontends are; empty while these are not all known."""
-    now = held.get(flow.to)
-    if now is UNKNOWN:
+    now, inside = held.get(flow.to), held.get(InternalKey(flow.to))
+    if now is UNKNOWN or inside is UNKNOWN:
         return False
     untouched = flow.answers.port == flow.to.port and flow.answers.address == flow.to.address
     if now is not None:
-        serving = backends(now)
+        serving = backends(now) | backends(inside)  # clients in the cluster may have a list of their own
         # Without a backend it is refused, whatever was there before it; a flow that never was the Service's goes on.
         return flow.answers not in serving if serving else not untouched
     return not untouched and (

@@ -6,10 +6,11 @@ quick. An entry that has gone by itself meanwhile was deleted.
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from podwire.dataplane import netlink
 from podwire.dataplane.conntrack import messages as m
+from podwire.model.network import Frontend
 
 _NO_FILTER = (errno.EINVAL, errno.EOPNOTSUPP)
 
@@ -21,8 +22,13 @@ class Conntrack:
         self.writes = 0
         self._reading, self._deleting = netlink.Socket(netlink.NETFILTER), netlink.Socket(netlink.NETFILTER)
 
-    def read(self, query: m.Query, ended: Callable[[], bool]) -> Iterator[m.Entry]:
-        """Until `ended`, asked now and then. Raises OSError."""
+    def read(self, frontends: Iterable[Frontend], everything: bool, ended: Callable[[], bool]) -> Iterator[m.Entry]:
+        """The flows of these frontends, or all; others may be among them. Until `ended`, asked now and then. Raises
+        OSError."""
+        for query in m.queries(frontends, everything):
+            yield from self._read(query, ended)
+
+    def _read(self, query: m.Query, ended: Callable[[], bool]) -> Iterator[m.Entry]:
         try:
             yield from self._entries(query, m.request(query), ended)
         except OSError as error:

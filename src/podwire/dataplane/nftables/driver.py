@@ -14,16 +14,20 @@ from typing import Any
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.dataplane import netlink
 from podwire.dataplane.messages import Message, attrs, text
-from podwire.dataplane.nftables import libnftables, reading, rules, slots
+from podwire.dataplane.nftables import affinity, libnftables, reading, rules, slots
 from podwire.dataplane.nftables import render as r
+from podwire.dataplane.nftables import wire as w
 from podwire.dataplane.nftables.layout import SEAL, layout, renew, seal
 from podwire.dataplane.nftables.watch import Watch
 from podwire.model.addresses import FAMILIES, Family
-from podwire.model.network import RulesKey
+from podwire.model.network import AffinityKey, RulesKey
 
 MAPS = (
     "svc",
     "svc_internal",
+    "drawn",
+    "drawn_internal",
+    "remembered",
     "eps",
     "refused",
     "dropped",
@@ -35,7 +39,6 @@ MAPS = (
     "external_ips",
     "pods",
 )
-_CHAIN_COMMENT = 12
 
 
 class NFTables:
@@ -62,10 +65,10 @@ class NFTables:
             self._watch.read()
         maps = MAPS if scope.keys is None else {name for key in scope.keys for name in r.holder(key)}
         found: dict[Any, Any] = {}
+        constant = scope.keys is None or any(isinstance(key, RulesKey | AffinityKey) for key in scope.keys)
         for family in FAMILIES:
-            version = self._read_rules(family) if RulesKey(family) in scope else None
-            if version is not None:
-                found[RulesKey(family)] = version
+            if constant:
+                found |= self._read_rules(family)
             found |= reading.keys(family, {name: self._dump(family, name) for name in maps})
         return {key: value for key, value in found.items() if key in scope}
 
@@ -78,6 +81,11 @@ class NFTables:
             key: Outcome(error=f"{key}: the {r.family_of_key(key)} rules are not loaded")
             for key in difference
             if key not in outcomes and r.family_of_key(key) in unfit
+        }
+        outcomes |= {
+            key: self._make_affinity(key, change)
+            for key, change in difference.items()
+            if isinstance(key, AffinityKey) and change.after is not None and key not in outcomes
         }
         left = {key: r.render(key, change) for key, change in r.in_order(difference) if key not in outcomes}
         outcomes |= self._send(left)
@@ -98,7 +106,7 @@ class NFTables:
 
     def generation(self) -> int:
         """Of the whole ruleset: rises with every commit, whoever makes it."""
-        return int.from_bytes(attrs(self._socket.dump(r.GETGEN, bytes((0, 0, 0, 0)), 0)[0], 4)[1], "big")
+        return int.from_bytes(attrs(self._socket.dump(w.GETGEN, bytes((0, 0, 0, 0)), 0)[0], 4)[1], "big")
 
     def close(self) -> None:
         self._watch.close()
@@ -111,7 +119,7 @@ class NFTables:
             messages = [message for some in left.values() for message in some]
             # One message for each frontend and map, so that an error's position names its frontend.
             owners = [None, *(key for key, some in left.items() for _ in some)]
-            errors = self._commit(messages)
+            errors = self.commit(messages)
             self.writes += len(messages)
             if not errors:
                 break
@@ -125,9 +133,10 @@ class NFTables:
                     left.pop(key, None)
         return refused
 
-    def _commit(self, messages: list[Message]) -> dict[int, int]:
+    def commit(self, messages: list[Message]) -> dict[int, int]:
+        """All or nothing; the errors by the message's position in the batch, the first being 1."""
         with self._watch.own() as told:
-            errors = self._socket.send(r.batch(messages))
+            errors = self._socket.send(w.batch(messages))
             told(not errors)
         return errors
 
@@ -138,16 +147,19 @@ class NFTables:
         return error
 
     def _dump(self, family: Family, name: str) -> list[bytes]:
-        return self._socket.dump(r.GETELEM, r.table(family) + text(2, name))
+        return self._socket.dump(w.GETELEM, w.table(family) + text(2, name))
 
-    def _read_rules(self, family: Family) -> bool | None:
-        """Whether they are as they were loaded, from what they should be loaded from now; None where there is no
-        table."""
-        named = r.table(family) + text(3, SEAL)
-        for body in self._socket.dump(r.GETCHAIN, named, 0):
-            comment = attrs(body, 4).get(_CHAIN_COMMENT, b"")[2:-1].decode(errors="replace")
-            return comment == _digest(family, _rules(self._socket, family))
-        return False if self._socket.dump(r.GETTABLE, r.table(family), 0) else None
+    def _read_rules(self, family: Family) -> dict[Any, Any]:
+        """Whether the constant rules, and what remembers clients, are as they were made, from what they should be made
+        from now; nothing where there is no table."""
+        held = _rules(self._socket, family)
+        if held is None:
+            return {}
+        found: dict[Any, Any] = {RulesKey(family): held.comment(SEAL) == _digest(family, held.constant())}
+        for seconds, some in held.remembering().items():
+            digest = affinity.digest(family, seconds, some.parts())
+            found[AffinityKey(family, seconds)] = held.comment(f"sealed{seconds}") == digest
+        return found
 
     def _load_rules(self, family: Family, change: Change) -> Outcome:
         if change.after is None:
@@ -158,7 +170,7 @@ class NFTables:
         error = ""
         if change.before is None or renewed:
             error = self._run(renew(family))
-        error = error or self._run(seal(family, _digest(family, _rules(self._socket, family))))
+        error = error or self._run(seal(family, _digest(family, self._constant(family))))
         return Outcome(error=f"rules of {family}: {error.strip()}") if error else Outcome(True, again=renewed)
 
     def _swap_rules(self, family: Family) -> bool:
@@ -173,17 +185,42 @@ class NFTables:
             pattern_socket.close()
         if error:
             return False
-        messages = rules.swap(family, pattern, _rules(self._socket, family))
-        self.writes += len(messages)
-        if self._commit(messages):
+        if pattern is None:
             return False
-        return _digest(family, _rules(self._socket, family)) == _digest(family, pattern)
+        messages = rules.swap(family, pattern, self._constant(family))
+        self.writes += len(messages)
+        if self.commit(messages):
+            return False
+        return _digest(family, self._constant(family)) == _digest(family, pattern)
+
+    def _constant(self, family: Family) -> rules.Rules:
+        """Of no table where there is none."""
+        held = _rules(self._socket, family)
+        return held.constant() if held is not None else rules.Rules(0, {}, [], [])
+
+    def _make_affinity(self, key: AffinityKey, change: Change) -> Outcome:
+        """What is there is mended, its map and who is remembered stay if they can."""
+        for anew in (False, True)[: 1 if change.before is None else 2]:
+            messages = affinity.make(key.family, key.seconds, anew=anew)
+            self.writes += len(messages)
+            errors = self.commit(messages)
+            if not errors:
+                held = _rules(self._socket, key.family)
+                made = held.remembering().get(key.seconds) if held is not None else None
+                digest = affinity.digest(key.family, key.seconds, made.parts() if made is not None else ())
+                errors = self.commit(affinity.seal(key.family, key.seconds, digest))
+            if not errors:
+                return Outcome(True)
+        return Outcome(error=f"{key}: {os.strerror(min(errors.values()))}")
 
 
-def _rules(there: netlink.Socket, family: Family) -> rules.Rules:
-    whole = r.table(family)
-    parts = (there.dump(kind, whole) for kind in (r.GETCHAIN, r.GETRULE, r.GETSET))
-    return rules.Rules.read(there.dump(r.GETTABLE, whole, 0), *parts)
+def _rules(there: netlink.Socket, family: Family) -> rules.Rules | None:
+    """None where there is no table."""
+    whole = w.table(family)
+    tables = there.dump(w.GETTABLE, whole, 0)
+    if not tables:
+        return None
+    return rules.Rules.read(tables, *(there.dump(kind, whole) for kind in (w.GETCHAIN, w.GETRULE, w.GETSET)))
 
 
 def _digest(family: Family, held: rules.Rules) -> str:

@@ -12,6 +12,9 @@ empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that n
                then one from the lower half, which is always full; then the first slot, since every lookup reads the
                newest generation: a frontend may have left this class in between
     i1 … i4096 the same for the cluster's list: its slots are numbered from INTERNAL on
+    affine60   asks who is remembered for 60 seconds (map `affinity60`), and sends the others to the class in `drawn`;
+               affinein60 does it for the cluster's list. These come and go with the Services: see affinity.py
+    in         remembers who connects, by the chain learn60 that `remembered` names; so does post
     entry,     whatever still goes to a refused frontend or to an address that is only a Service's is refused at once,
     local      and what comes from elsewhere to an external IP; what goes to a dropped one vanishes
     post       a pod that reaches itself through a Service must see another source
@@ -35,6 +38,7 @@ _HOOKS = {
     "guardout": "filter hook output priority -110",
     "pre": "nat hook prerouting priority -100",
     "out": "nat hook output priority -100",
+    "in": "nat hook input priority 100",
     "post": "nat hook postrouting priority 100",
     "entry": "filter hook prerouting priority -5",
     "local": "filter hook output priority -5",
@@ -77,6 +81,9 @@ def _maps(family: Family) -> list[str]:
     return [
         f"add map {where} svc {{ type {kind} . inet_proto . inet_service : verdict; size 131072; }}",
         f"add map {where} svc_internal {{ type {kind} . inet_proto . inet_service : verdict; size 131072; }}",
+        f"add map {where} drawn {{ type {kind} . inet_proto . inet_service : verdict; size 65536; }}",
+        f"add map {where} drawn_internal {{ type {kind} . inet_proto . inet_service : verdict; size 65536; }}",
+        f"add map {where} remembered {{ type {kind} . inet_proto . inet_service : verdict; size 65536; }}",
         f"add map {where} eps {{ typeof {slot} : {ip} daddr . th dport; size 1048576; }}",
         f"add set {where} refused {{ type {kind} . inet_proto . inet_service; size 131072; }}",
         f"add set {where} dropped {{ type {kind} . inet_proto . inet_service; size 131072; }}",
@@ -102,7 +109,10 @@ def _rules(ip: str) -> dict[str, list[str]]:
     }
     original = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
     # `pods` holds each local pod's address twice, so that one set answers both "is it local?" and "is it itself?".
+    # These chains see the first packet of a connection only: that is when a client is remembered.
+    rules["in"] = [f"ct status dnat meta l4proto {p} {original} vmap @remembered" for p in PROTOCOLS]
     rules["post"] = [
+        *rules["in"],
         f"{ip} saddr . {ip} daddr @pods masquerade",
         f"ct status dnat ct original {ip} daddr @service_ranges goto remote",
         *(f"ct status dnat meta l4proto {protocol} {original} @external goto remote" for protocol in PROTOCOLS),

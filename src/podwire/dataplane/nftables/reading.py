@@ -5,12 +5,13 @@ so that it can be seen and removed. What was rendered is read as itself.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from struct import pack
 from typing import Any, NamedTuple
 
 from podwire.dataplane.messages import NESTED, attr, attrs, walk
-from podwire.dataplane.nftables.layout import CLASSES, INTERNAL
-from podwire.dataplane.nftables.render import GOTO, INTERVAL_END, SLOT
+from podwire.dataplane.nftables.affinity import seconds_of
+from podwire.dataplane.nftables.layout import CLASSES
+from podwire.dataplane.nftables.render import ALL, CLUSTER, SLOT, Names
+from podwire.dataplane.nftables.wire import GOTO, INTERVAL_END, JUMP
 from podwire.model.addresses import Address, Family, Prefix
 from podwire.model.network import (
     AlienKey,
@@ -22,11 +23,13 @@ from podwire.model.network import (
     Frontend,
     InternalKey,
     LocalPodKey,
+    RememberKey,
     RestrictedKey,
     ServiceRangeKey,
     Slots,
 )
 from podwire.model.objects import Protocol
+from podwire.services.stale import Flow
 
 Dumped = Mapping[str, Iterable[bytes]]
 """By the name of a map or set: the bodies of its dump."""
@@ -78,6 +81,7 @@ def keys(family: Family, dumped: Dumped) -> dict[Any, Any]:
             found[key if key is not None else AlienKey(family, name, element.raw)] = True
     found |= _ranges(family, dumped.get("service_ranges", ()), ServiceRangeKey)
     found |= _ranges(family, dumped.get("cluster", ()), ClusterRangeKey)
+    found |= _remembered(family, dumped.get("remembered", ()))
     return found | _frontends(family, dumped)
 
 
@@ -135,18 +139,21 @@ class _Read:
 
     def __init__(self) -> None:
         self.verdict: int | None = None
+        self.drawn: int | None = None
+        self.affinity = 0
         self.refused = self.dropped = False
         self.slots: dict[int, Backend] = {}
 
     def slots_(self) -> Slots:
-        length = max(self.verdict or 0, max(self.slots, default=-1) + 1)
-        return Slots(self.verdict, tuple(self.slots.get(n) for n in range(length)), self.refused, self.dropped)
+        length = max(self.verdict or 0, self.drawn or 0, max(self.slots, default=-1) + 1)
+        backends = tuple(self.slots.get(n) for n in range(length))
+        return Slots(self.verdict, backends, self.refused, self.dropped, self.affinity, self.drawn)
 
 
 def _frontends(family: Family, dumped: Dumped) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     read: dict[Frontend | InternalKey, _Read] = {}
-    for name in ("refused", "dropped", "svc", "svc_internal", "eps"):
+    for name in ("refused", "dropped", "svc", "svc_internal", "drawn", "drawn_internal", "eps"):
         for element in elements(dumped.get(name, ())):
             frontend = _frontend_of(family, element.key, slot=name == "eps") if element.key is not None else None
             if frontend is None or not _take(read, name, frontend, element):
@@ -157,10 +164,11 @@ def _frontends(family: Family, dumped: Dumped) -> dict[Any, Any]:
 def _take(read: dict[Frontend | InternalKey, _Read], name: str, frontend: Frontend, element: Element) -> bool:
     """False: it is none that we give."""
     number = SLOT.unpack_from(element.key or b"", len(frontend.address) + 8)[0] if name == "eps" else 0
-    internal = name == "svc_internal" or number >= INTERNAL
-    if (number := number - INTERNAL * (number >= INTERNAL)) >= CLASSES[-1]:
+    names = CLUSTER if name in (CLUSTER.verdicts, CLUSTER.drawn) or number >= CLUSTER.first else ALL
+    number -= names.first if name == "eps" else 0
+    if number >= CLASSES[-1]:
         return False
-    held = read.setdefault(InternalKey(frontend) if internal else frontend, _Read())
+    held = read.setdefault(InternalKey(frontend) if names is CLUSTER else frontend, _Read())
     match name:
         case "refused":
             held.refused = True
@@ -168,9 +176,18 @@ def _take(read: dict[Frontend | InternalKey, _Read], name: str, frontend: Fronte
             held.dropped = True
         case "eps":
             held.slots[number] = _backend_of(frontend.family, element.data)
+        case names.drawn:
+            held.drawn = _class_of(element.data, names)
         case _:
-            held.verdict = _class_of(element.data, "i" if internal else "c")
+            held.affinity = _affinity_of(element.data, names)
+            held.verdict = _class_of(element.data, names) if held.affinity == 0 else None
     return True
+
+
+def remembered_flow(family: Family, element: Element) -> Flow | None:
+    """What an entry of session affinity says of its client; None: it is none of ours."""
+    frontend = _frontend_of(family, element.key[family.size :]) if element.key is not None else None
+    return Flow(frontend, _backend_of(family, element.data)) if frontend is not None else None
 
 
 def _backend_of(family: Family, data: bytes) -> Backend:
@@ -178,12 +195,36 @@ def _backend_of(family: Family, data: bytes) -> Backend:
     return Backend(Address(packed[: family.size]), int.from_bytes(packed[family.size : family.size + 2], "big"))
 
 
-def _class_of(data: bytes, letter: str) -> int:
+def _class_of(data: bytes, names: Names) -> int:
     """-1: a verdict that we never give."""
-    verdict = attrs(attrs(data).get(2, b""))
-    chain = verdict.get(2, b"")[:-1].decode(errors="replace")
-    goes = verdict.get(1) == pack(">i", GOTO)
-    return next((k for k in CLASSES if goes and chain == f"{letter}{k}"), -1)
+    code, chain = _verdict(data)
+    return next((k for k in CLASSES if code == GOTO and chain == f"{names.letter}{k}"), -1)
+
+
+def _affinity_of(data: bytes, names: Names) -> int:
+    """0: it leads to no chain that remembers."""
+    code, chain = _verdict(data)
+    seconds = seconds_of(chain)
+    return seconds if code == GOTO and chain == f"{names.affine}{seconds}" else 0
+
+
+def _verdict(data: bytes) -> tuple[int, str]:
+    """Its code and chain."""
+    seen = attrs(attrs(data).get(2, b""))
+    return int.from_bytes(seen.get(1, b""), "big", signed=True), seen.get(2, b"")[:-1].decode(errors="replace")
+
+
+def _remembered(family: Family, bodies: Iterable[bytes]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for element in elements(bodies):
+        frontend = _frontend_of(family, element.key) if element.key is not None else None
+        if frontend is None:
+            found[AlienKey(family, "remembered", element.raw)] = True
+            continue
+        code, chain = _verdict(element.data)
+        seconds = seconds_of(chain)
+        found[RememberKey(frontend)] = seconds if code == JUMP and chain == f"learn{seconds}" else -1
+    return found
 
 
 def _frontend_of(family: Family, key: bytes, slot: bool = False) -> Frontend | None:

@@ -7,14 +7,17 @@ A Service becomes map elements here: `slots.place` gives each backend a slot, `r
 elements, `reading.keys` reads them back.
 """
 
-from struct import Struct, pack
-from typing import Any
+from struct import Struct
+from typing import Any, NamedTuple
 
 from podwire.controller.difference import Change, Difference
-from podwire.dataplane.messages import CREATE, Message, attr, nest, text
-from podwire.dataplane.nftables.layout import INTERNAL, TABLE
+from podwire.dataplane.messages import Message, attr, nest
+from podwire.dataplane.nftables import affinity
+from podwire.dataplane.nftables.layout import INTERNAL
+from podwire.dataplane.nftables.wire import GOTO, INTERVAL_END, JUMP, element, messages, verdict
 from podwire.model.addresses import Address, Family, family_of
 from podwire.model.network import (
+    AffinityKey,
     AlienKey,
     AllowedKey,
     Backend,
@@ -24,37 +27,29 @@ from podwire.model.network import (
     Frontend,
     InternalKey,
     LocalPodKey,
+    RememberKey,
     RestrictedKey,
     RulesKey,
     ServiceRangeKey,
     Slots,
 )
 
-_SUBSYSTEM = 10 << 8
-NEWTABLE, GETTABLE, NEWCHAIN, GETCHAIN, DELCHAIN, NEWRULE, GETRULE, DELRULE, GETSET = (
-    _SUBSYSTEM | n for n in (0, 1, 3, 4, 5, 6, 7, 8, 10)
-)
-NEWELEM, GETELEM, DELELEM, NEWGEN, GETGEN = (_SUBSYSTEM | n for n in (12, 13, 14, 15, 16))
-APPEND = 0x800
-MOST_ELEMENT_BYTES = 60_000
-"""In one message: the length of a nested attribute has 16 bits."""
-_BATCH_BEGIN, _BATCH_END = 0x10, 0x11
-GOTO = -4
-INTERVAL_END = 1
 _PORT, _PROTOCOL, SLOT = Struct(">H2x"), Struct("=B3x"), Struct("=I")
 
 
 def rank(key: Any) -> int:
-    return 0 if isinstance(key, RulesKey) else 1
+    return 0 if isinstance(key, RulesKey) else 1 if isinstance(key, AffinityKey) else 2
 
 
 def family_of_key(key: Any) -> Family:
     match key:
-        case RulesKey(family) | AlienKey(family):
+        case RulesKey(family) | AlienKey(family) | AffinityKey(family):
             return family
         case ServiceRangeKey(first, _) | ClusterRangeKey(first, _):
             return family_of(first)
         case ExternalKey(frontend) | InternalKey(frontend) | RestrictedKey(frontend) | AllowedKey(frontend, _):
+            return frontend.family
+        case RememberKey(frontend):
             return frontend.family
     return family_of(key.address)
 
@@ -76,10 +71,12 @@ def holder(key: Any) -> tuple[str, ...]:
             return ("restricted",)
         case AllowedKey():
             return ("allowed",)
+        case RememberKey():
+            return ("remembered",)
         case InternalKey():
-            return ("svc_internal", "eps")
+            return ("svc_internal", "drawn_internal", "eps")
         case Frontend():
-            return ("svc", "eps", "refused", "dropped")
+            return ("svc", "drawn", "eps", "refused", "dropped")
         case AlienKey(_, name):
             return (name,)
     return ()
@@ -87,73 +84,113 @@ def holder(key: Any) -> tuple[str, ...]:
 
 def in_order(changes: Difference) -> list[tuple[Any, Change]]:
     """What goes, then what comes: a range that overlaps another is refused, also one that the same batch removes
-    later."""
-    return sorted(changes.items(), key=lambda item: item[1].after is not None)
+    later. What verdicts name goes after them."""
+
+    def place(item: tuple[Any, Change]) -> int:
+        return 1 if item[1].after is not None else 2 if isinstance(item[0], AffinityKey) else 0
+
+    return sorted(changes.items(), key=place)
 
 
 def render(key: Any, change: Change) -> list[Message]:
     gone = change.after is None
     match key:
         case LocalPodKey(address):
-            return _messages(family_of(address), "pods", [_element(address * 2)], gone)
+            return messages(family_of(address), "pods", [element(address * 2)], gone)
         case ExternalIPKey(address):
-            return _messages(family_of(address), "external_ips", [_element(address)], gone)
+            return messages(family_of(address), "external_ips", [element(address)], gone)
         case ExternalKey(frontend):
-            return _messages(frontend.family, "external", [_element(frontend_key(frontend))], gone)
+            return messages(frontend.family, "external", [element(frontend_key(frontend))], gone)
+        case AffinityKey(family, seconds):
+            return affinity.remove(family, seconds)
+        case RememberKey(frontend):
+            return _remember(frontend, change)
         case RestrictedKey(frontend):
-            return _messages(frontend.family, "restricted", [_element(frontend_key(frontend))], gone)
+            return messages(frontend.family, "restricted", [element(frontend_key(frontend))], gone)
         case AllowedKey(frontend, sources):
             name = frontend_key(frontend)
-            element = _element(name + sources.first, beyond=name + sources.last)
-            return _messages(frontend.family, "allowed", [element], gone)
+            within = element(name + sources.first, beyond=name + sources.last)
+            return messages(frontend.family, "allowed", [within], gone)
         case ServiceRangeKey(first, last):
-            return _messages(family_of(first), "service_ranges", _range(first, last), gone)
+            return messages(family_of(first), "service_ranges", _range(first, last), gone)
         case ClusterRangeKey(first, last):
-            return _messages(family_of(first), "cluster", _range(first, last), gone)
+            return messages(family_of(first), "cluster", _range(first, last), gone)
         case Frontend():
             return _frontend(key, change.before, change.after)
         case InternalKey(frontend):
-            return _internal(frontend, change.before, change.after)
-        case AlienKey(family, name, element):
-            return _messages(family, name, [nest(1, element)], delete=True)
+            return _list(frontend, CLUSTER, change.before or Slots(None), change.after or Slots(None))
+        case AlienKey(family, name, raw):
+            return messages(family, name, [nest(1, raw)], delete=True)
     raise TypeError(key)
 
 
 def _frontend(key: Frontend, before: Slots | None, after: Slots | None) -> list[Message]:
     """In the order that leaves no packet without an answer: what refuses goes first and comes last."""
-    family, name = key.family, [_element(frontend_key(key))]
+    family, name = key.family, [element(frontend_key(key))]
     old, new = before or Slots(None), after or Slots(None)
     found: list[Message] = []
     for kind, was, will in (("refused", old.refused, new.refused), ("dropped", old.dropped, new.dropped)):
         if was and not will:
-            found += _messages(family, kind, name, delete=True)
-    found += _class(key, "svc", "c", 0, old, new)
+            found += messages(family, kind, name, delete=True)
+    found += _list(key, ALL, old, new)
     for kind, was, will in (("refused", old.refused, new.refused), ("dropped", old.dropped, new.dropped)):
         if will and not was:
-            found += _messages(family, kind, name)
+            found += messages(family, kind, name)
     return found
 
 
-def _internal(key: Frontend, before: Slots | None, after: Slots | None) -> list[Message]:
-    return _class(key, "svc_internal", "i", INTERNAL, before or Slots(None), after or Slots(None))
+class Names(NamedTuple):
+    """Where a list lies: its verdicts, those of who is not remembered, its classes' letter, its first slot's number,
+    and the chains that ask who is remembered."""
+
+    verdicts: str
+    drawn: str
+    letter: str
+    first: int
+    affine: str
 
 
-def _class(key: Frontend, verdicts: str, letter: str, first: int, before: Slots, after: Slots) -> list[Message]:
-    """A list's verdict and slots; where the class changes the new slots come before the verdict."""
+ALL = Names("svc", "drawn", "c", 0, "affine")
+CLUSTER = Names("svc_internal", "drawn_internal", "i", INTERNAL, "affinein")
+"""The list for clients in the cluster, where there is one."""
+
+
+def _list(key: Frontend, names: Names, before: Slots, after: Slots) -> list[Message]:
+    """A list's verdicts and slots; where the class changes the new slots come before the verdict."""
     family, name = key.family, frontend_key(key)
-    old = {n: b for n, b in enumerate(before.backends, first) if b is not None}
-    new = {n: b for n, b in enumerate(after.backends, first) if b is not None}
-    drop = [_element(name + SLOT.pack(n)) for n, b in old.items() if new.get(n) != b]
-    add = [_element(name + SLOT.pack(n), attr(1, _backend_key(b))) for n, b in new.items() if old.get(n) != b]
-    was, will = before.verdict, after.verdict
+    old = {n: b for n, b in enumerate(before.backends, names.first) if b is not None}
+    new = {n: b for n, b in enumerate(after.backends, names.first) if b is not None}
+    drop = [element(name + SLOT.pack(n)) for n, b in old.items() if new.get(n) != b]
+    add = [element(name + SLOT.pack(n), attr(1, _backend_key(b))) for n, b in new.items() if old.get(n) != b]
+    moves = [
+        (names.verdicts, _chain(names, before.verdict, before.affinity), _chain(names, after.verdict, after.affinity)),
+        (names.drawn, _chain(names, before.drawn), _chain(names, after.drawn)),
+    ]
     found: list[Message] = []
-    if was != will and was is not None:
-        found += _messages(family, verdicts, [_element(name)], delete=True)
-    found += _messages(family, "eps", drop, delete=True)
-    found += _messages(family, "eps", add)
-    if was != will and will is not None:
-        found += _messages(family, verdicts, [_element(name, _goto(f"{letter}{will}"))])
+    for holder_, was, will in moves:
+        if was != will and was:
+            found += messages(family, holder_, [element(name)], delete=True)
+    found += messages(family, "eps", drop, delete=True)
+    found += messages(family, "eps", add)
+    for holder_, was, will in reversed(moves):
+        if was != will and will:
+            found += messages(family, holder_, [element(name, verdict(GOTO, will))])
     return found
+
+
+def _chain(names: Names, size: int | None, affinity: int = 0) -> str:
+    """Where a verdict leads, "" where there is none."""
+    if affinity:
+        return f"{names.affine}{affinity}"
+    return "" if size is None else f"{names.letter}{size}"
+
+
+def _remember(key: Frontend, change: Change) -> list[Message]:
+    name = frontend_key(key)
+    gone = messages(key.family, "remembered", [element(name)], delete=True) if change.before is not None else []
+    if change.after is None:
+        return gone
+    return [*gone, *messages(key.family, "remembered", [element(name, verdict(JUMP, f"learn{change.after}"))])]
 
 
 def frontend_key(it: Frontend) -> bytes:
@@ -166,51 +203,8 @@ def _backend_key(it: Backend) -> bytes:
 
 def _range(first: Address, last: Address) -> list[bytes]:
     """A start, and an end that is no longer part of it; none where the range ends with the address space."""
-    start = _element(first)
+    start = element(first)
     beyond = int.from_bytes(last, "big") + 1
     if beyond >> (len(last) * 8):
         return [start]
-    return [start, _element(beyond.to_bytes(len(last), "big"), flags=INTERVAL_END)]
-
-
-def _element(key: bytes, data: bytes = b"", flags: int = 0, beyond: bytes = b"") -> bytes:
-    """`beyond`: the last key of the element, where it is a range of a set with several fields."""
-    flagged = attr(3, pack(">I", flags)) if flags else b""
-    until = nest(10, attr(1, beyond)) if beyond else b""
-    return nest(1, nest(1, attr(1, key)), until, nest(2, data) if data else b"", flagged)
-
-
-def _goto(chain: str) -> bytes:
-    return nest(2, attr(1, pack(">i", GOTO)), text(2, chain))
-
-
-def _messages(family: Family, name: str, elements: list[bytes], delete: bool = False) -> list[Message]:
-    found: list[Message] = []
-    head_of_all = head(family) + text(1, TABLE) + text(2, name)
-    part: list[bytes] = []
-    size = 0
-    for element in elements:
-        if size + len(element) > MOST_ELEMENT_BYTES:
-            found.append(_message(head_of_all, part, delete))
-            part, size = [], 0
-        part.append(element)
-        size += len(element)
-    return [*found, _message(head_of_all, part, delete)] if part else found
-
-
-def _message(head_of_all: bytes, elements: list[bytes], delete: bool) -> Message:
-    return Message(DELELEM if delete else NEWELEM, 0 if delete else CREATE, head_of_all + nest(3, *elements))
-
-
-def head(family: Family) -> bytes:
-    return pack(">BBH", family.number, 0, 0)
-
-
-def table(family: Family) -> bytes:
-    return head(family) + text(1, TABLE)
-
-
-def batch(messages: list[Message]) -> list[Message]:
-    """All or nothing."""
-    bound = pack(">BBH", 0, 0, 10)
-    return [Message(_BATCH_BEGIN, 0, bound), *messages, Message(_BATCH_END, 0, bound)]
+    return [start, element(beyond.to_bytes(len(last), "big"), flags=INTERVAL_END)]

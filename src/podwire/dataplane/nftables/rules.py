@@ -1,6 +1,7 @@
 """The constant rules as the kernel reads them, and the messages that make one table's equal to another's. Pure.
 
-Invariants: elements are no part of it; the seal isn't either. Two tables that read alike do alike: flags of the table
+Invariants: elements are no part of it; the seal isn't either, nor is what comes and goes with the Services
+(affinity.py): that has seals of its own. Two tables that read alike do alike: flags of the table
 (a dormant one has no hooks), type, hook, priority and policy of each chain, all rules in order, shapes of the sets.
 """
 
@@ -9,12 +10,15 @@ from struct import pack
 from typing import NamedTuple
 
 from podwire.dataplane.messages import CREATE, NESTED, Message, attr, attrs, text
+from podwire.dataplane.nftables.affinity import seconds_of
 from podwire.dataplane.nftables.layout import SEAL
-from podwire.dataplane.nftables.render import APPEND, DELCHAIN, DELRULE, NEWCHAIN, NEWRULE, NEWTABLE, table
+from podwire.dataplane.nftables.wire import APPEND, DELCHAIN, DELRULE, NEWCHAIN, NEWRULE, NEWTABLE, table
 from podwire.model.addresses import Family
 
-_SHAPE = (2, 3, 4, 5, 6, 7, 9)
-"""Of a set's attributes: name, flags, types and lengths of key and data, size."""
+_SHAPE = (2, 3, 4, 5, 6, 7, 9, 11)
+"""Of a set's attributes: name, flags, types and lengths of key and data, size, timeout."""
+_COMMENT = 12
+"""Of a chain's attributes."""
 _CHAIN_SHAPE = (4, 5, 7, 10)
 """Of a chain's: hook with its priority, policy, type, flags."""
 _TABLE_FLAGS = 2
@@ -35,10 +39,30 @@ class Rules(NamedTuple):
         """From the bodies of the table and of three dumps; the seal is no part of it."""
         flags = next((int.from_bytes(attrs(body, 4).get(_TABLE_FLAGS, b""), "big") for body in tables), 0)
         by_name = {seen[3][:-1].decode(errors="replace"): seen for seen in (attrs(body, 4) for body in chains)}
-        by_name.pop(SEAL, None)
         listed = [(seen[2], seen[4]) for seen in (attrs(body, 4) for body in rules)]
         shapes = (attrs(body, 4) for body in sets)
         return cls(flags, by_name, listed, sorted(tuple(seen.get(n, b"") for n in _SHAPE) for seen in shapes))
+
+    def constant(self) -> "Rules":
+        chains = {name: seen for name, seen in self.chains.items() if name != SEAL}
+        return Rules(self.flags, chains, self.rules, self.sets)._of(0)
+
+    def remembering(self) -> dict[int, "Rules"]:
+        """By seconds: what remembers clients for so long, its seal apart."""
+        names = (*self.chains, *(_name(shape[0]) for shape in self.sets))
+        found = {seconds: self._of(seconds) for seconds in sorted({seconds_of(name) for name in names}) if seconds}
+        for seconds, held in found.items():
+            held.chains.pop(f"sealed{seconds}", None)
+        return found
+
+    def comment(self, chain: str) -> str:
+        """ "" where there is none, or no such chain."""
+        return self.chains.get(chain, {}).get(_COMMENT, b"")[2:-1].decode(errors="replace")
+
+    def _of(self, seconds: int) -> "Rules":
+        chains = {name: seen for name, seen in self.chains.items() if seconds_of(name) == seconds}
+        listed = [rule for rule in self.rules if seconds_of(_name(rule[0])) == seconds]
+        return Rules(self.flags, chains, listed, [s for s in self.sets if seconds_of(_name(s[0])) == seconds])
 
     def parts(self) -> Iterator[bytes]:
         """All of it, whatever the way it was made; within a chain the order of its rules counts."""
@@ -52,8 +76,13 @@ class Rules(NamedTuple):
             yield from shape
 
 
+def _name(packed: bytes) -> str:
+    return packed[:-1].decode(errors="replace")
+
+
 def swap(family: Family, pattern: Rules, held: Rules) -> list[Message]:
-    """The messages that make a living table's chains and rules equal to the pattern's, elements untouched."""
+    """The messages that make a living table's chains and rules equal to the pattern's, elements untouched. Both are of
+    constant rules."""
     whole = table(family)
     found: list[Message] = []
     if held.flags != pattern.flags:
@@ -61,7 +90,7 @@ def swap(family: Family, pattern: Rules, held: Rules) -> list[Message]:
     for name, seen in pattern.chains.items():
         hook = b"".join(attr(kind | NESTED * (kind == 4), seen[kind]) for kind in (4, 5, 7) if kind in seen)
         found.append(Message(NEWCHAIN, CREATE, whole + text(3, name) + hook))
-    found.append(Message(DELRULE, 0, whole))
+    found += [Message(DELRULE, 0, whole + text(2, name)) for name in held.chains]
     found += [Message(DELCHAIN, 0, whole + text(3, name)) for name in held.chains if name not in pattern.chains]
     for chain, expressions in pattern.rules:
         found.append(Message(NEWRULE, CREATE | APPEND, whole + attr(2, chain) + attr(4 | NESTED, expressions)))

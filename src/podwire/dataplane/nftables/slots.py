@@ -39,6 +39,8 @@ def slots(wanted: Serving, now: Slots | None) -> Slots:
     for number, backend in zip(free, new, strict=False):
         found[number] = backend  # the lowest free slot: the lower half fills first
     _fill_lower_half(found)
+    if wanted.affinity:
+        return Slots(None, tuple(found), affinity=wanted.affinity, drawn=size)
     return Slots(size, tuple(found))
 
 

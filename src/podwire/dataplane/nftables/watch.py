@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from podwire.dataplane import netlink
 from podwire.dataplane.messages import attrs, text
 from podwire.dataplane.nftables.layout import TABLE
-from podwire.dataplane.nftables.render import NEWGEN
+from podwire.dataplane.nftables.wire import NEWGEN
 
 _GROUP = 7
 _OURS = text(1, TABLE)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from podwire.controller.difference import scope_of
 from podwire.dataplane import netlink
 from podwire.dataplane.messages import attrs, text, walk
-from podwire.dataplane.nftables import render as r
+from podwire.dataplane.nftables import wire as w
 from podwire.dataplane.nftables.driver import NFTables
 from podwire.dataplane.nftables.layout import TABLE
 from podwire.doctor.facts import Chain, Filters, Rule
@@ -52,18 +52,18 @@ def _sealed() -> dict[str, bool | None]:
 
 
 def _tables(there: netlink.Socket) -> Iterator[tuple[int, str]]:
-    for body in there.dump(r.GETTABLE, bytes(4)):
+    for body in there.dump(w.GETTABLE, bytes(4)):
         if body[0] in _FAMILIES:
             yield body[0], _name(attrs(body, 4)[1])
 
 
 def _chains(there: netlink.Socket, family: int, table: str) -> list[Chain]:
     head = bytes((family, 0, 0, 0))
-    seen = [attrs(body, 4) for body in there.dump(r.GETCHAIN, head) if body[0] == family]
+    seen = [attrs(body, 4) for body in there.dump(w.GETCHAIN, head) if body[0] == family]
     seen = [one for one in seen if _name(one[1]) == table]
     rules: dict[str, list[Rule]] = {}
     if any(_at_forward(one) for one in seen):
-        for body in there.dump(r.GETRULE, head + text(1, table)):
+        for body in there.dump(w.GETRULE, head + text(1, table)):
             one = attrs(body, 4)
             if body[0] == family and _name(one[1]) == table:
                 rules.setdefault(_name(one[2]), []).append(rule(one.get(4, b""), family))

@@ -1,28 +1,26 @@
-"""Keeps connection tracking in step with the Services: looks for stale flows after changes, and deletes them.
+"""Keeps what the kernel remembers in step with the Services: looks for stale flows after changes, and deletes them.
 
 Invariants: a look comes after the change is in nftables, so that a flow whose entry is deleted is drawn anew; and once
 more a moment later, since a packet on its way through the old rules may have made its entry behind the first look's
-back. Many changes in a burst share a look. The table is read in a thread; what is found there is judged again, by what
-nftables then holds, before it is deleted. A failure is told once, and tried again until it works.
+back. Many changes in a burst share a look. What is remembered is read in a thread; what is found there is judged
+again, by what nftables then holds, before it is deleted. A failure is told once, and tried again until it works.
 """
 
 import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from podwire.controller.events import FlowsReconciled, Resync
 from podwire.controller.loop import Controller
 from podwire.controller.transaction import Result
-from podwire.dataplane.conntrack.driver import Conntrack
-from podwire.dataplane.conntrack.messages import Entry, queries
 from podwire.model.addresses import Prefix
-from podwire.model.network import Backend, Frontend
+from podwire.model.network import Backend, Frontend, InternalKey
 from podwire.model.snapshot import UNKNOWN, Snapshot
-from podwire.services.stale import NONE, lost, stale
+from podwire.services.stale import NONE, Flow, lost, stale
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +32,25 @@ RETRY_DELAYS = (1.0, 5.0, 30.0)
 """Seconds after each failure in a row; the last one repeats."""
 SLICE = 500
 """Entries deleted between two turns of the event loop: about three milliseconds."""
+
+
+class Entry(Protocol):
+    @property
+    def flow(self) -> Flow: ...
+
+
+class Memory(Protocol):
+    """Where the kernel remembers whom it has sent where: connection tracking, the maps of session affinity."""
+
+    @property
+    def name(self) -> str: ...
+
+    def read(self, frontends: Mapping[Frontend, Any], everything: bool, ended: Callable[[], bool]) -> Iterator[Any]:
+        """The entries of these frontends, or of all; others may be among them. In a thread, until `ended`. Raises
+        OSError."""
+
+    def delete(self, entries: Sequence[Any]) -> tuple[Sequence[Entry], OSError | None]:
+        """Those that were deleted, and why one could not be."""
 
 
 class Work:
@@ -56,8 +73,8 @@ class Work:
 
 
 class Reconciler:
-    def __init__(self, driver: Conntrack, controller: Controller) -> None:
-        self._driver, self._controller = driver, controller
+    def __init__(self, memories: Sequence[Memory], controller: Controller) -> None:
+        self._memories, self._controller = memories, controller
         self._fresh, self._repeated = Work(), Work()
         self._wake, self._ended = asyncio.Event(), threading.Event()
         self._failures = 0
@@ -69,10 +86,10 @@ class Reconciler:
             if step.driver != "nftables":
                 continue
             for key, change in step.difference.items():
-                if isinstance(key, Frontend):
+                if isinstance(key, Frontend | InternalKey):
                     gone = lost(change.before, change.after)
                     if gone is not None:
-                        self._fresh.add(key, gone)
+                        self._fresh.add(key if isinstance(key, Frontend) else key.frontend, gone)
             if isinstance(result.event, Resync) and step.error is None:
                 self._fresh.everything = True
         if self._fresh:
@@ -98,13 +115,16 @@ class Reconciler:
         due.merge(first)
         later = asyncio.get_running_loop().call_later
         deleted: Counter[Frontend] = Counter()
+        looked = ""
         try:
-            await self._delete(await self._read(due), due, deleted)
+            for memory in self._memories:
+                looked = memory.name
+                await self._delete(memory, await self._read(memory, due), due, deleted)
         except OSError as error:
             self._fresh.merge(due)
             later(RETRY_DELAYS[min(self._failures, len(RETRY_DELAYS) - 1)], self._wake.set)
             self._failures += 1
-            self._tell(deleted, f"conntrack: {error}" if self._failures == 1 else None)
+            self._tell(deleted, f"{looked}: {error}" if self._failures == 1 else None)
         except Exception:
             self._fresh.merge(due)
             self._wake.set()
@@ -120,16 +140,16 @@ class Reconciler:
         """Nothing is known of a frontend whose change failed, until a later event has read it."""
         held, _ = _in_force(self._controller.snapshot)
         for frontend, gone in work.former.items():
-            if held.get(frontend) is UNKNOWN:
+            if UNKNOWN in (held.get(frontend), held.get(InternalKey(frontend))):
                 self._fresh.add(frontend, gone)
 
     def _repeat(self, work: Work) -> None:
         self._repeated.merge(work)
         self._wake.set()
 
-    async def _read(self, work: Work) -> list[Entry]:
+    async def _read(self, memory: Memory, work: Work) -> list[Entry]:
         """The stale entries. The thread works on sockets of this object, so it has to end before anything else does."""
-        reading = asyncio.ensure_future(asyncio.to_thread(self._stale_entries, work, self._controller.snapshot))
+        reading = asyncio.ensure_future(asyncio.to_thread(self._stale_entries, memory, work, self._controller.snapshot))
         try:
             return await asyncio.shield(reading)
         except asyncio.CancelledError:
@@ -137,22 +157,21 @@ class Reconciler:
             await asyncio.wait([reading])
             raise
 
-    def _stale_entries(self, work: Work, now: Snapshot) -> list[Entry]:
+    def _stale_entries(self, memory: Memory, work: Work, now: Snapshot) -> list[Entry]:
         held, ranges = _in_force(now)
         return [
             entry
-            for query in queries(work.former, work.everything)
-            for entry in self._driver.read(query, self._ended.is_set)
+            for entry in memory.read(work.former, work.everything, self._ended.is_set)
             if stale(entry.flow, held, work.former, ranges)
         ]
 
-    async def _delete(self, found: list[Entry], work: Work, deleted: Counter[Frontend]) -> None:
+    async def _delete(self, memory: Memory, found: list[Entry], work: Work, deleted: Counter[Frontend]) -> None:
         """Adds what was deleted to `deleted`. Raises OSError."""
         for at in range(0, len(found), SLICE):
             async with self._controller.settled() as now:
                 held, ranges = _in_force(now)
                 still = [it for it in found[at : at + SLICE] if stale(it.flow, held, work.former, ranges)]
-                done, error = self._driver.delete(still)
+                done, error = memory.delete(still)
             deleted.update(entry.flow.to for entry in done)
             if error is not None:
                 raise error

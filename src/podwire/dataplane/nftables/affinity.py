@@ -1,0 +1,192 @@
+"""What remembers clients for some number of seconds, as messages: nft 1.0.6 can't compile all of it. Pure.
+
+Invariants: for 60 seconds these are, in the table of each family,
+
+    affinity60   a map that fills itself: client . frontend → backend, each entry for 60 seconds after its last use
+    affine60     asks it, and sends whom it does not know to the class in `drawn`
+    affinein60   the same for the list of the cluster, `drawn_internal`
+    learn60      puts the client of a new connection into it, with the backend that was chosen
+    sealed60     an empty chain whose comment is the digest of the others as they were read when just made
+
+They have a shape that nft lists rightly. Nothing but verdicts of `svc`, `svc_internal` and `remembered` leads here.
+"""
+
+import re
+from collections.abc import Iterable
+from hashlib import sha1
+from struct import pack
+from typing import NamedTuple
+
+from podwire.dataplane.messages import CREATE, Message, attr, nest, text
+from podwire.dataplane.nftables.wire import (
+    APPEND,
+    DELCHAIN,
+    DELRULE,
+    DELSET,
+    NEWCHAIN,
+    NEWRULE,
+    NEWSET,
+    table,
+)
+from podwire.model.addresses import Family
+from podwire.model.objects import Protocol
+
+MOST_CLIENTS = 1_000_000
+_CHAIN_COMMENT = 12
+_NAME = re.compile(r"(?:affinity|affine|affinein|learn|sealed)([1-9][0-9]*)\Z")
+_MAP, _TIMEOUT, _DYNAMIC = 0x8, 0x10, 0x20
+# nft's numbers of its types; of a concatenation, six bits each.
+_ADDRESS, _PROTOCOL, _SERVICE = {4: 7, 16: 8}, 12, 13
+_CT_PROTO_DST, _META_L4PROTO = 12, 16
+_REGISTER = 8
+"""The first of sixteen, of four bytes each."""
+_VERDICT = 0
+
+
+class Fields(NamedTuple):
+    """Where a family's header has its addresses, and what the kernel calls a flow's first destination."""
+
+    source: int
+    destination: int
+    original: int
+
+
+_FIELDS = {4: Fields(12, 16, 20), 16: Fields(8, 24, 22)}
+
+
+def seconds_of(name: str) -> int:
+    """Whose a chain, map or rule's chain is; 0: none of these."""
+    found = _NAME.match(name)
+    return int(found[1]) if found else 0
+
+
+def make(family: Family, seconds: int, *, anew: bool) -> list[Message]:
+    """`anew`: the map too, and with it all that it remembers."""
+    whole = table(family)
+    chains = [f"affine{seconds}", f"affinein{seconds}", f"learn{seconds}"]
+    found = [Message(NEWCHAIN, CREATE, whole + text(3, chain)) for chain in chains]
+    found += [Message(DELRULE, 0, whole + text(2, chain)) for chain in chains]
+    if anew:
+        found.append(Message(DELSET, 0, whole + text(2, f"affinity{seconds}")))
+    found.append(Message(NEWSET, CREATE, whole + _map(family, seconds)))
+    rules = [(chain, each) for chain in chains[:2] for each in _asking(family, seconds, chain.startswith("affinein"))]
+    rules.append((chains[2], _learning(family, seconds)))
+    found += [Message(NEWRULE, CREATE | APPEND, whole + text(2, chain) + nest(4, each)) for chain, each in rules]
+    return found
+
+
+def seal(family: Family, seconds: int, digest: str) -> list[Message]:
+    whole, name = table(family), text(3, f"sealed{seconds}")
+    comment = digest.encode() + b"\0"
+    userdata = attr(_CHAIN_COMMENT, bytes((0, len(comment))) + comment)
+    created = Message(NEWCHAIN, CREATE, whole + name)
+    return [created, Message(DELCHAIN, 0, whole + name), Message(NEWCHAIN, CREATE, whole + name + userdata)]
+
+
+def remove(family: Family, seconds: int) -> list[Message]:
+    whole = table(family)
+    chains = [f"{name}{seconds}" for name in ("sealed", "affine", "affinein", "learn")]
+    found = [Message(NEWCHAIN, CREATE, whole + text(3, chain)) for chain in chains]  # one may have gone by hand
+    found += [Message(DELCHAIN, 0, whole + text(3, chain)) for chain in chains]
+    found.append(Message(NEWSET, CREATE, whole + _map(family, seconds)))
+    return [*found, Message(DELSET, 0, whole + text(2, f"affinity{seconds}"))]
+
+
+def digest(family: Family, seconds: int, parts: Iterable[bytes]) -> str:
+    """Of what is read, and of what it should have been made from."""
+    made = (message.body for message in make(family, seconds, anew=False))
+    return sha1(b"".join((*made, *parts)), usedforsecurity=False).hexdigest()[:16]
+
+
+# --- their parts -------------------------------------------------------------------------------
+
+
+def _map(family: Family, seconds: int) -> bytes:
+    address, size = _ADDRESS[family.size], family.size
+    key = ((address << 6 | address) << 6 | _PROTOCOL) << 6 | _SERVICE
+    return b"".join(
+        (
+            text(2, f"affinity{seconds}"),
+            _u32(3, _MAP | _TIMEOUT | _DYNAMIC),
+            _u32(4, key),
+            _u32(5, 2 * size + 8),
+            _u32(6, address << 6 | _SERVICE),
+            _u32(7, size + 4),
+            nest(9, _u32(1, MOST_CLIENTS)),
+            _u32(10, 1),
+            attr(11, pack(">Q", seconds * 1000)),
+        )
+    )
+
+
+def _asking(family: Family, seconds: int, internal: bool) -> list[bytes]:
+    """One rule for each protocol, and one for whom the map does not know."""
+    words = family.size // 4
+    at = _REGISTER
+    frontend = [_header(at, _FIELDS[family.size].destination, family), _l4proto(at + words), _dport(at + words + 1)]
+    key = [
+        _header(at, _FIELDS[family.size].source, family),
+        _header(at + words, _FIELDS[family.size].destination, family),
+        _l4proto(at + 2 * words),
+        _dport(at + 2 * words + 1),
+    ]
+    found = [
+        b"".join((_l4proto(at), _equal(at, protocol), *key, _lookup(f"affinity{seconds}", at), _dnat(family)))
+        for protocol in Protocol
+    ]
+    others = _expression("lookup", text(1, "drawn_internal" if internal else "drawn"), _u32(2, at), _u32(3, _VERDICT))
+    return [*found, b"".join((*frontend, others))]
+
+
+def _learning(family: Family, seconds: int) -> bytes:
+    words, at, fields = family.size // 4, _REGISTER, _FIELDS[family.size]
+    backend = at + 2 * words + 2
+    return b"".join(
+        (
+            _header(at, fields.source, family),
+            _original(at + words, fields.original),
+            _l4proto(at + 2 * words),
+            _original(at + 2 * words + 1, _CT_PROTO_DST),
+            _header(backend, fields.destination, family),
+            _dport(backend + words),
+            _expression("dynset", text(1, f"affinity{seconds}"), _u32(3, 1), _u32(4, at), _u32(5, backend)),
+        )
+    )
+
+
+def _u32(kind: int, value: int) -> bytes:
+    return attr(kind, pack(">I", value))
+
+
+def _expression(name: str, *parts: bytes) -> bytes:
+    return nest(1, text(1, name), nest(2, *parts))
+
+
+def _header(register: int, offset: int, family: Family) -> bytes:
+    return _expression("payload", _u32(1, register), _u32(2, 1), _u32(3, offset), _u32(4, family.size))
+
+
+def _dport(register: int) -> bytes:
+    return _expression("payload", _u32(1, register), _u32(2, 2), _u32(3, 2), _u32(4, 2))
+
+
+def _l4proto(register: int) -> bytes:
+    return _expression("meta", _u32(2, _META_L4PROTO), _u32(1, register))
+
+
+def _equal(register: int, value: int) -> bytes:
+    return _expression("cmp", _u32(1, register), _u32(2, 0), nest(3, attr(1, bytes((value,)))))
+
+
+def _original(register: int, key: int) -> bytes:
+    return _expression("ct", _u32(2, key), _u32(1, register), attr(3, bytes((0,))))
+
+
+def _lookup(name: str, register: int) -> bytes:
+    return _expression("lookup", text(1, name), _u32(2, register), _u32(3, register))
+
+
+def _dnat(family: Family) -> bytes:
+    address, port = _REGISTER, _REGISTER + family.size // 4
+    kind = (_u32(1, 1), _u32(2, family.number))
+    return _expression("nat", *kind, _u32(3, address), _u32(4, address), _u32(5, port), _u32(6, port), _u32(7, 3))

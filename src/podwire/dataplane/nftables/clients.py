@@ -1,0 +1,77 @@
+"""Whom session affinity remembers: entries of the maps that fill themselves, read and deleted one by one.
+
+Invariants: what is read is not changed here, but forgotten where its backend is gone (services/stale.py). `read` may
+run in a thread of its own. An entry that has expired meanwhile was deleted.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from podwire.dataplane import netlink
+from podwire.dataplane.messages import Message, attrs, text
+from podwire.dataplane.nftables import reading
+from podwire.dataplane.nftables import wire as w
+from podwire.dataplane.nftables.affinity import seconds_of
+from podwire.model.addresses import FAMILIES, Family
+from podwire.model.network import Frontend
+from podwire.services.stale import Flow
+
+
+class Client(NamedTuple):
+    """A client that is remembered for `seconds` at a frontend. `key` names it in the map."""
+
+    flow: Flow
+    family: Family
+    seconds: int
+    key: bytes
+
+
+class Clients:
+    name = "session affinity"
+
+    def __init__(self, commit: Callable[[list[Message]], dict[int, int]]) -> None:
+        """`commit`: as of the driver, which has to know of every change that is ours."""
+        self._commit = commit
+        self._reading = netlink.Socket(netlink.NETFILTER)
+
+    def read(self, frontends: Mapping[Frontend, Any], everything: bool, ended: Callable[[], bool]) -> Iterator[Client]:
+        """Those of these frontends, or all. Until `ended`, asked now and then. Raises OSError."""
+        for family in FAMILIES:
+            if not everything and not any(frontend.family == family for frontend in frontends):
+                continue
+            names = (attrs(body, 4)[2][:-1].decode() for body in self._reading.dump(w.GETSET, w.table(family)))
+            for seconds in sorted({seconds_of(name) for name in names} - {0}):
+                for client in self._of(family, seconds, ended):
+                    if everything or client.flow.to in frontends:
+                        yield client
+
+    def _of(self, family: Family, seconds: int, ended: Callable[[], bool]) -> Iterator[Client]:
+        request = w.table(family) + text(2, f"affinity{seconds}")
+        for bodies in self._reading.stream(w.GETELEM, request):
+            for element in () if ended() else reading.elements(bodies):
+                flow = reading.remembered_flow(family, element)
+                if flow is not None and element.key is not None:
+                    yield Client(flow, family, seconds, element.key)
+
+    def delete(self, entries: Sequence[Client]) -> tuple[list[Client], OSError | None]:
+        """Those that were deleted, and why one could not be."""
+        left = list(entries)
+        while left:
+            errors = self._commit([_forget(it) for it in left])
+            if not errors:
+                break
+            worst = next((code for code in errors.values() if code != errno.ENOENT), 0)
+            if worst:
+                return [], OSError(worst, os.strerror(worst))
+            left = [it for at, it in enumerate(left, 1) if at not in errors]
+        return left, None
+
+    def close(self) -> None:
+        self._reading.close()
+
+
+def _forget(it: Client) -> Message:
+    (message,) = w.messages(it.family, f"affinity{it.seconds}", [w.element(it.key)], delete=True)
+    return message
