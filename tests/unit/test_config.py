@@ -111,7 +111,7 @@ NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, 
         pytest.param(
             LEAST + "[zzz]\na = 1",
             "zzz: unknown key; the keys are node_name, state_dir, manifests, kubernetes, service_cidrs, mtu, "
-            "metrics_listen, verify_seconds, log_level",
+            "service_local_backend_weight, metrics_listen, verify_seconds, log_level",
             id="a table like none of the keys",
         ),
         pytest.param(
