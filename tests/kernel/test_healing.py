@@ -92,6 +92,42 @@ async def at_work(rig: Rig) -> Rig:
         pytest.param(
             "ip route add 10.9.9.9/32 dev lo proto 177", ["route 10.9.9.9/32"], id="route of our protocol added"
         ),
+        pytest.param(
+            "ip route replace blackhole 10.1.1.2 proto 177", ["route 10.1.1.2/32"], id="route of ours made a blackhole"
+        ),
+        pytest.param(
+            "ip -6 route replace unreachable fd01::2 proto 177", ["route fd01::2/128"], id="route of ours unreachable"
+        ),
+        pytest.param("ip route add prohibit 10.9.9.9 proto 177", ["route 10.9.9.9/32"], id="prohibition added"),
+        pytest.param(
+            "ip route add 10.1.1.2 dev lo proto 177 metric 50", ["route 10.1.1.2/32 metric 50"], id="metric added"
+        ),
+        pytest.param(
+            "ip -6 route add blackhole fd01::2 proto 177 metric 5",
+            ["route fd01::2/128 metric 5"],
+            id="IPv6 blackhole of a better metric",
+        ),
+        pytest.param("ip route add 10.1.1.2 tos 0x10 dev lo proto 177", ["route 10.1.1.2/32 tos 0x10"], id="tos added"),
+        pytest.param(
+            "ip nexthop add id 7 dev lo; ip route add 10.9.9.9 nhid 7 proto 177",
+            ["route 10.9.9.9/32"],
+            id="route by a next hop object",
+        ),
+        pytest.param(
+            "ip route replace 10.9.9.9 proto 177 nexthop dev lo nexthop dev lo weight 2",
+            ["route 10.9.9.9/32"],
+            id="route by several next hops",
+        ),
+        pytest.param(
+            "ip route del 10.1.1.2; ip route add 10.1.1.2 dev lo proto static",
+            ["route 10.1.1.2/32"],
+            id="another's route",
+        ),
+        pytest.param(
+            "ip -6 route del fd01::2; ip -6 route add blackhole fd01::2",
+            ["route fd01::2/128"],
+            id="another's blackhole",
+        ),
         pytest.param("ip link set {link} mtu 1400", ["link {link}"], id="MTU changed"),
         pytest.param("ip link set {link} alias other", ["link {link}"], id="alias changed"),
         pytest.param("ip link property del dev {link} altname sandbox-c.eth0", ["link {link}"], id="altname deleted"),
@@ -154,6 +190,16 @@ async def test_what_takes_more_with_it_is_healed_too(at_work: Rig, hand: str) ->
         await at_work.resync()
     assert await at_work.drift() == []
     assert {ask(at_work.pods["c"], "10.96.0.10")[0] for _ in range(30)} == {"a", "b"}
+
+
+async def test_whose_route_is_in_the_way_of_one_that_is_not_a_pods_is_said(at_work: Rig) -> None:
+    """Nobody's default route or network is taken from him: who asks is told, and it heals once he is out of the way."""
+    by_hand("ip route del 10.96.0.0/16; ip route add 10.96.0.0/16 dev lo proto static")
+    result = await at_work.resync()
+    assert result.error == ("route 10.96.0.0/16: File exists (EEXIST): another's route is there: protocol static on lo")
+    by_hand("ip route del 10.96.0.0/16 proto static")
+    assert (await at_work.resync()).error is None
+    assert await at_work.drift() == []
 
 
 async def test_a_failure_heals_by_itself(at_work: Rig) -> None:

@@ -86,19 +86,28 @@ class AddressKey(Value, frozen=True):
 
 
 class RouteKey(Value, frozen=True):
+    """A route of the main table. `metric` 0 is the family's default; like `tos` it is a part of what the kernel tells
+    routes apart by."""
+
     space: str
     destination: Prefix
+    metric: int = 0
+    tos: int = 0
 
     def __str__(self) -> str:
-        return f"route {self.destination}{_within(self.space)}"
+        metric = f" metric {self.metric}" if self.metric else ""
+        tos = f" tos {self.tos:#x}" if self.tos else ""
+        return f"route {self.destination}{metric}{tos}{_within(self.space)}"
 
 
 class Route(Value, frozen=True):
-    """`index` 0 with a `via`: whatever interface reaches the gateway; a read always finds a real one."""
+    """`index` 0 with a `via`: whatever interface reaches the gateway; a read always finds a real one. `odd`: what is
+    not as we ever make it (a blackhole, several next hops), in words."""
 
     index: int
     via: Address | None = None
     source: Address | None = None
+    odd: str = ""
 
 
 class NeighbourKey(Value, frozen=True):

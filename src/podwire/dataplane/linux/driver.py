@@ -18,7 +18,7 @@ from podwire.dataplane.linux import notices, sysctl
 from podwire.dataplane.linux import render as r
 from podwire.dataplane.messages import Message
 from podwire.model.addresses import FAMILIES
-from podwire.model.network import Link, LinkKey, Space, SysctlKey, path_of
+from podwire.model.network import Link, LinkKey, RouteKey, Space, SysctlKey, path_of
 from podwire.nodes.own import SYSCTLS
 
 GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL, errno.ENXIO}
@@ -233,6 +233,8 @@ class Linux:
                 continue
             if outcomes[key].error is None:  # a key's first error; the rest are its consequences
                 text = f"{key}: {os.strerror(code)} ({errno.errorcode.get(code, code)})"
+                if code == errno.EEXIST and isinstance(key, RouteKey) and there is not None:
+                    text += _in_the_way(there.socket, key)
                 outcomes[key] = Outcome(error=text, again=outcomes[key].again)
         return outcomes
 
@@ -279,6 +281,14 @@ class Linux:
                 return
             opened.callback(there.close)
             yield Inside(there, descriptor), Outcome()
+
+
+def _in_the_way(there: netlink.Socket, key: RouteKey) -> str:
+    """Whose route to the same destination there is."""
+    names = {index: r.name_of(seen) for index, seen in r.links(there.dump(r.GETLINK, r.get_links())).items()}
+    routes = there.dump(r.GETROUTE, r.routes_request(key.destination.family, protocol=0))
+    found = [r.whose(body, names) for body in routes if r.is_to(key.destination, body)]
+    return f": another's route is there: {found[0]}" if found else ""
 
 
 def _objects(space: str, there: netlink.Socket) -> Iterator[tuple[Any, Any]]:

@@ -8,7 +8,7 @@ deletes.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from struct import pack, unpack_from
 from typing import Any
 
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from podwire.controller.difference import Change
 from podwire.dataplane.messages import CREATE, EXCL, REPLACE, Message, attr, attrs, nest, text, u32, walk
 from podwire.ipam.blocks import FIRST_INDEX
-from podwire.model.addresses import FAMILIES, Address, Family, Prefix, family_of
+from podwire.model.addresses import FAMILIES, Address, Family, Prefix, family_of, show_address
 from podwire.model.network import (
     LOOPBACK,
     AddressKey,
@@ -49,7 +49,23 @@ NEWLINK, DELLINK, GETLINK, NEWADDR, DELADDR, GETADDR, NEWROUTE, DELROUTE, GETROU
 )
 NEWNEIGH, DELNEIGH, GETNEIGH, NEWNETCONF, NEWPROP, DELPROP = 28, 29, 30, 80, 108, 109
 UP, PERMANENT, NO_DAD = 1, 0x80, 0x02
-MAIN_TABLE, UNIVERSE, LINK_SCOPE, UNICAST = 254, 0, 253, 1
+MAIN_TABLE, UNIVERSE, LINK_SCOPE, NOWHERE, UNICAST = 254, 0, 253, 255, 1
+_METRIC = {2: 0, 10: 1024}
+"""By family: the metric of a route that is made without one."""
+_KINDS = {2: "local", 3: "broadcast", 6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}
+_ODD = {8: "with settings of its own", 9: "several next hops", 18: "gateway of another family", 22: "encapsulated"}
+_PROTOCOLS = {
+    2: "kernel",
+    3: "boot",
+    4: "static",
+    9: "ra",
+    12: "bird",
+    16: "dhcp",
+    186: "bgp",
+    188: "ospf",
+    11: "zebra",
+}
+"""As `ip route` names them (/etc/iproute2/rt_protos)."""
 SEND_REDIRECTS, RP_FILTER = 6, 8  # of IPV4_DEVCONF
 NO_LINK_LOCAL = b"\x01"  # IN6_ADDR_GEN_MODE_NONE
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_LINKINFO, IFLA_IFALIAS, IFLA_AF_SPEC, IFLA_GROUP = (
@@ -79,8 +95,7 @@ def place(wanted: Any, actual: Any) -> Any:
     """A route by its gateway alone is content with whatever interface the kernel found for it; a link with the name
     and MAC address that its pod has given it."""
     if isinstance(wanted, Route) and wanted.index == 0 and isinstance(actual, Route):
-        same = wanted.via == actual.via and wanted.source == actual.source
-        return actual if same else wanted
+        return actual if replace(actual, index=0) == wanted else wanted
     if isinstance(wanted, Link) and isinstance(actual, Link) and _identity(wanted) == _identity(actual):
         return replace(wanted, interface=actual.interface, mac=actual.mac)
     return wanted
@@ -119,8 +134,12 @@ def render(key: Any, change: Change, descriptor: int) -> list[Message]:
                 return [Message(NEWADDR + gone, flags, head + attr(2, address))]
             body = head + attr(2, address) + attr(1, address) + quick + attr(11, bytes((PROTOCOL,)))
             return [Message(NEWADDR + gone, flags, body)]
-        case RouteKey(_, destination):
-            return [Message(NEWROUTE + gone, flags, _route(destination, value))]
+        case RouteKey():
+            if gone:
+                return [Message(DELROUTE, 0, _no_route(key))]
+            # A pod's address is ours to give: whoever else has a route to it there gives way.
+            to_pod = not key.space and value.via is None and key.destination.length == key.destination.family.bits
+            return [Message(NEWROUTE, CREATE | REPLACE if to_pod else flags, _route(key.destination, value))]
         case NeighbourKey(_, index, address):
             head = pack("=BxHiHBB", family_of(address).number, 0, index, PERMANENT, 0, 0)
             body = head + attr(1, address) + attr(2, value) + attr(12, bytes((PROTOCOL,)))
@@ -177,6 +196,16 @@ def _route(destination: Prefix, value: Route) -> bytes:
         + (attr(5, value.via) if value.via is not None else b"")
         + (attr(7, value.source) if value.source is not None else b"")
     )
+
+
+def _no_route(key: RouteKey) -> bytes:
+    """Any of ours to this destination, whatever its kind and next hops (type 0 and scope 255 match all)."""
+    destination = key.destination
+    family = family_of(destination.first)
+    head = pack("=BBBBBBBBI", family.number, destination.length, 0, key.tos, MAIN_TABLE, PROTOCOL, NOWHERE, 0, 0)
+    metric = key.metric or _METRIC[family.number]
+    first = attr(1, destination.first) if destination.length else b""
+    return head + first + (u32(6, metric) if metric else b"")
 
 
 def _link(name: str, change: Change, descriptor: int) -> list[Message]:
@@ -352,16 +381,44 @@ def address_of(space: str, body: bytes) -> tuple[AddressKey, bool] | None:
 
 
 def route_of(space: str, body: bytes) -> tuple[RouteKey, Route] | None:
-    kind, length, table = body[0], body[1], body[4]
-    if table != MAIN_TABLE or kind not in _FAMILY_NUMBERS:
+    family, length, tos, table, kind = body[0], body[1], body[3], body[4], body[7]
+    if table != MAIN_TABLE or family not in _FAMILY_NUMBERS:
         return None
     seen = attrs(body, 12)
     via, source = seen.get(5), seen.get(7)
-    destination = Prefix(Address(seen.get(1, bytes(16 if kind == 10 else 4))), length)
-    index = unpack_from("=I", seen[4])[0] if 4 in seen else 0
-    return RouteKey(space, destination), Route(
-        index, Address(via) if via else None, Address(source) if source else None
+    destination = Prefix(Address(seen.get(1, bytes(16 if family == 10 else 4))), length)
+    metric = unpack_from("=I", seen[6])[0] if 6 in seen else 0
+    return (
+        RouteKey(space, destination, 0 if metric == _METRIC[family] else metric, tos),
+        Route(
+            unpack_from("=I", seen[4])[0] if 4 in seen else 0,
+            Address(via) if via else None,
+            Address(source) if source else None,
+            " ".join((*([_KINDS.get(kind, f"type {kind}")] if kind != UNICAST else ()), *_oddities(seen))),
+        ),
     )
+
+
+def _oddities(seen: Seen) -> Iterator[str]:
+    if 30 in seen:
+        yield f"next hop object {unpack_from('=I', seen[30])[0]}"
+    yield from (word for kind, word in _ODD.items() if kind in seen)
+
+
+def is_to(destination: Prefix, body: bytes) -> bool:
+    """Whether a route of the main table, of whatever protocol, is to the same destination."""
+    item = route_of("", body)
+    return item is not None and item[0].destination == destination
+
+
+def whose(body: bytes, names: Mapping[int, str]) -> str:
+    """Another's route in words, by protocol, gateway and interface (its name from `names`)."""
+    item = route_of("", body)
+    value = item[1] if item is not None else Route(0)
+    kind = f" ({value.odd})" if value.odd else ""
+    via = f" by way of {show_address(value.via)}" if value.via is not None else ""
+    on = f" on {names.get(value.index, value.index)}" if value.index else ""
+    return f"protocol {_PROTOCOLS.get(body[5], body[5])}{via}{on}{kind}"
 
 
 def neighbour_of(space: str, body: bytes) -> tuple[NeighbourKey, bytes] | None:
@@ -376,6 +433,6 @@ def neighbour_of(space: str, body: bytes) -> tuple[NeighbourKey, bytes] | None:
     )
 
 
-def routes_request(family: Family) -> bytes:
-    """Only ours, of the main table: a dump honours its filter (NETLINK_GET_STRICT_CHK)."""
-    return pack("=BBBBBBBBI", family.number, 0, 0, 0, MAIN_TABLE, PROTOCOL, 0, 0, 0)
+def routes_request(family: Family, protocol: int = PROTOCOL) -> bytes:
+    """Only ours, of the main table: a dump honours its filter (NETLINK_GET_STRICT_CHK). Protocol 0: all."""
+    return pack("=BBBBBBBBI", family.number, 0, 0, 0, MAIN_TABLE, protocol, 0, 0, 0)
