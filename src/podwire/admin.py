@@ -20,6 +20,7 @@ The last three may be had over TCP too; nothing else is.
 """
 
 import asyncio
+import logging
 import os
 import socket
 from collections import Counter
@@ -47,14 +48,20 @@ from podwire.model.addresses import Address
 from podwire.model.network import Frontend
 from podwire.model.objects import ServiceKey
 from podwire.model.snapshot import Snapshot
+from podwire.model.text import printable
 
 SLICE = 50
 """Items between two turns of the event loop: about 1 ms of Services with ten backends."""
 MOST_RECORDS = 1000
+MOST_NUMBER = 10**18
+"""Of a record: more than will ever be."""
 LONGEST_WAIT = 60
 """Seconds that a request for the next record may wait."""
+LONGEST_SHOWN = 40
+"""Characters of what was wrong in a request."""
 GRACE = 1.0
 """Seconds that a stopping server waits for answers under way."""
+log = logging.getLogger(__name__)
 _PROCESS = ProcessCollector(registry=None)
 
 
@@ -207,7 +214,7 @@ class Answers:
         return _body(await asyncio.to_thread(_explained_packet, now, client, to))
 
     async def history(self, request: web.Request) -> web.Response:
-        since = _number(request, "since", 0, None)
+        since = _number(request, "since", 0, MOST_NUMBER)
         limit = _number(request, "limit", 1, MOST_RECORDS)
         wait = _number(request, "wait", 1, LONGEST_WAIT)
         if wait is not None:
@@ -288,6 +295,8 @@ async def _stream(request: web.Request, name: str, items: Iterator[Struct]) -> w
     """`{name: [item, …]}`, a slice at a time."""
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     await response.prepare(request)
+    if request.method == "HEAD":  # RFC 9110, section 9.3.2: no content
+        return response
     await response.write(b'{"%s":[' % name.encode())
     between = b""
     while slice_ := [msgspec.json.encode(item) for item in islice(items, SLICE)]:
@@ -307,14 +316,14 @@ def _words(request: web.Request, name: str) -> str:
     return text
 
 
-def _number(request: web.Request, name: str, least: int, most: int | None) -> int | None:
+def _number(request: web.Request, name: str, least: int, most: int) -> int | None:
     text = request.query.get(name)
     if text is None:
         return None
-    right = text.isascii() and text.isdigit() and least <= int(text) and (most is None or int(text) <= most)
-    if not right:
-        form = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise web.HTTPBadRequest(text=f"{name}: expected a whole number {form}; found {text!r}")
+    digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))
+    if not digits or not least <= int(text) <= most:
+        shown = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+        raise web.HTTPBadRequest(text=f"{name}: expected a whole number from {least} to {most}; found {shown!r}")
     return int(text)
 
 
@@ -324,5 +333,10 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return await handler(request)
     except web.HTTPException as error:
         unknown = request.match_info.http_exception is not None
-        text = f"this API has no {request.method} {request.path}" if unknown else error.text
-        return _json({"error": text}, error.status)
+        text = f"this API has no {request.method} {request.path}" if unknown else error.text or error.reason
+        return _json({"error": printable(text)}, error.status)
+    except (ConnectionError, asyncio.CancelledError):
+        raise
+    except Exception as error:  # a bug: it is told in the form of all errors, where nothing was answered yet
+        log.exception("%s %s", request.method, request.path)
+        return _json({"error": printable(f"internal error: {error!r}")}, web.HTTPInternalServerError.status_code)

@@ -26,7 +26,7 @@ from podwire import admin, preflight, views
 from podwire.cni import mark
 from podwire.config import Config
 from podwire.controller.difference import Scope
-from podwire.controller.events import Resync, ResyncReason, Shutdown
+from podwire.controller.events import Restored, Resync, ResyncReason, Shutdown
 from podwire.controller.loop import Controller
 from podwire.controller.transaction import Capability, Transaction
 from podwire.dataplane.conntrack.driver import Conntrack
@@ -36,7 +36,7 @@ from podwire.dataplane.linux.mtu import default_route_mtu
 from podwire.dataplane.nftables.clients import Clients
 from podwire.dataplane.nftables.driver import NFTables
 from podwire.dataplane.reconciler import Reconciler
-from podwire.model.objects import Attachment, AttachmentKey, Object, ObjectKey
+from podwire.model.objects import Attachment, AttachmentKey, NodeKey, Object, ObjectKey
 from podwire.model.snapshot import Local, Snapshot
 from podwire.model.text import printable
 from podwire.nodes import own, routes
@@ -107,6 +107,7 @@ class Agent:
         """The first event: what the store remembers. Raises CannotStart."""
         try:
             restored = self.store.restored()
+            self._refuse_pods_of_another_node(restored)
             restored = replace(restored, attachments=self._identified(restored.attachments))
             if self.store.fresh:
                 living = rebuild.attachments(self.linux.read(Scope(None, frozenset())))
@@ -127,6 +128,16 @@ class Agent:
             unknown[name]: replace(attachments[unknown[name]], device=device, inode=inode)
             for name, (device, inode) in found.items()
         }
+
+    def _refuse_pods_of_another_node(self, restored: Restored) -> None:
+        """Raises CannotStart. They have addresses of that node's ranges, and this one's may be given elsewhere."""
+        others = sorted(key.name for key in restored.objects if isinstance(key, NodeKey))
+        if restored.attachments and others and self.config.node_name not in others:
+            raise CannotStart(
+                f"{self.config.state_dir} holds {len(restored.attachments)} pods of node {others[0]}, and node_name is "
+                f"{self.config.node_name}: set node_name back; if the node was renamed, start once more by its old "
+                "name and remove its pods first"
+            )
 
     def not_ready(self) -> str | None:
         """Why the node does not follow the cluster, or can attach no pod; None: it is ready. Pods come and go before

@@ -104,7 +104,7 @@ def test_a_follower_sees_what_happens_and_does_not_hold_up_the_end(agent: AgentP
         assert "service/default/web removed" in seen
         agent.stop()
         _, errors = following.communicate()
-    assert following.returncode == 2
+    assert following.returncode == 3
     assert "no agent answers" in errors
 
 

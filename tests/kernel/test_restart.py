@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.rig import Rig, ask, dump, service, sh
+from podwire.agent import Agent
+from podwire.config import Config
+from podwire.preflight import CannotStart
+from tests.kernel.rig import SERVICE_CIDRS, Rig, ask, dump, service, sh
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 OBJECTS = service("web", 10, ("10.1.1.2", "10.1.1.3", "fd01::2", "fd01::3"))
@@ -158,3 +161,19 @@ async def test_a_lost_store_is_made_again_from_the_kernel(rig: Rig, hand: Callab
     assert rig.rows() == 0
     assert "10.1.1." not in sh("ip", "route", "show", "scope", "link", "root", "10.1.1.0/24")
     assert await rig.drift() == []
+
+
+async def test_the_pods_of_another_node_are_left_alone(rig: Rig) -> None:
+    """A wrong node_name would give out another node's addresses a second time; without pods it is nobody's harm."""
+    await rig.start_with_pods("a")
+    await rig.stop()
+    other = Agent(Config("two", rig.directory, service_cidrs=SERVICE_CIDRS, mtu=1500))
+    with pytest.raises(CannotStart, match="holds 1 pods of node one, and node_name is two: set node_name back"):
+        other.restore()
+    other.close()
+    assert (await rig.start()).error is None
+    assert (await rig.delete("a")).error is None
+    await rig.stop()
+    other = Agent(Config("two", rig.directory, service_cidrs=SERVICE_CIDRS, mtu=1500))
+    other.restore()
+    other.close()

@@ -184,14 +184,14 @@ async def test_explain_a_packet(agent: ServedAgent, source: str, client: str, be
             "GET",
             "/history?since=x",
             400,
-            "since: expected a whole number of at least 0; found 'x'",
+            "since: expected a whole number from 0 to 1000000000000000000; found 'x'",
             id="a since that is no number",
         ),
         pytest.param(
             "GET",
             "/history?since=-1",
             400,
-            "since: expected a whole number of at least 0; found '-1'",
+            "since: expected a whole number from 0 to 1000000000000000000; found '-1'",
             id="a since below zero",
         ),
         pytest.param(
@@ -211,12 +211,63 @@ async def test_explain_a_packet(agent: ServedAgent, source: str, client: str, be
         pytest.param(
             "GET", "/services/shop/none", 404, "no service/shop/none on this node", id="a Service that is not there"
         ),
+        pytest.param(
+            "GET",
+            f"/history?since={'9' * 5000}",
+            400,
+            f"since: expected a whole number from 0 to {10**18}; found '{'9' * 40}…'",
+            id="a since of thousands of digits",
+        ),
+        pytest.param(
+            "GET",
+            "/history?since=%F0%9D%9F%9A",
+            400,
+            f"since: expected a whole number from 0 to {10**18}; found '𝟚'",
+            id="a digit of another script",
+        ),
+        pytest.param(
+            "GET", "/services/%FF%FE/a", 404, "no service/%FF%FE/a on this node", id="a name that is not UTF-8"
+        ),
+        pytest.param(
+            "GET",
+            "/services/a/%0D%0AX:1",
+            404,
+            "no service/a/\\r\\nX:1 on this node",
+            id="a name with a line's end",
+        ),
+        pytest.param("GET", "/explain/packet?from=%00&to=%FF", 400, None, id="a packet from nowhere"),
+        pytest.param("PATCH", "/status", 405, "this API has no PATCH /status", id="an unknown method"),
         pytest.param("GET", "/nothing", 404, "this API has no GET /nothing", id="an unknown path"),
         pytest.param("GET", "/resync", 405, "this API has no GET /resync", id="a resync by reading"),
     ],
 )
-async def test_wrong_requests_get_one_line(agent: ServedAgent, method: str, path: str, status: int, error: str) -> None:
-    assert await ask(agent, method, path) == (status, {"error": error})
+async def test_wrong_requests_get_one_line(
+    agent: ServedAgent, method: str, path: str, status: int, error: str | None
+) -> None:
+    found, body = await ask(agent, method, path)
+    assert (found, list(body)) == (status, ["error"])
+    assert body["error"] == error or (error is None and body["error"].isprintable())
+
+
+@pytest.mark.parametrize("path", ["/status", "/services", "/pods", "/history", "/verify", "/healthz", "/metrics"])
+async def test_head_is_answered_without_a_body(agent: ServedAgent, path: str) -> None:
+    """Whatever came after the head would be taken for the next answer."""
+    reader, writer = await asyncio.open_unix_connection(str(agent.socket))
+    for last in (False, True):
+        close = "Connection: close\r\n" if last else ""
+        writer.write(f"HEAD {path} HTTP/1.1\r\nHost: agent\r\n{close}\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 ")
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_a_bug_is_told_in_the_form_of_all_errors(agent: ServedAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(agent.facts, "uptime", object())
+    status, body = await ask(agent, "GET", "/status")
+    assert (status, list(body)) == (500, ["error"])
+    assert body["error"].startswith("internal error: ")
+    assert (await ask(agent, "GET", "/services"))[0] == 200
     assert agent.controller.submitted == []
 
 

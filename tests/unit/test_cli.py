@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 from rich.console import Console
 
 from podwire import admin, views
@@ -25,7 +26,7 @@ from podwire.drift import DriftList, DriftView
 from podwire.explain.services import LIMITS
 from podwire.model.addresses import parse_address
 from podwire.model.network import Slots
-from podwire.model.objects import BackendSlice, Member, PodKey, SliceKey
+from podwire.model.objects import AttachmentKey, BackendSlice, Member, PodKey, ServiceKey, SliceKey
 from podwire.pods.wiring import interface_name
 from tests.unit.served_agent import BACK, EMPTY, FRONT, RECORDS, ServedAgent, frontend, node, record, serving
 
@@ -75,23 +76,23 @@ def rows(text: str) -> list[list[str]]:
 async def test_without_an_agent_every_question_ends_in_one_clear_line(command: str, tmp_path: Path) -> None:
     ran = await podwire(command, "--state-dir", str(tmp_path))
     line = f"no agent answers at {tmp_path}/admin.sock: it is not running, or keeps its state elsewhere"
-    assert ran == (2, "", f"podwire: {line} (--state-dir, --config)\n")
+    assert ran == (3, "", f"podwire: {line} (--state-dir, --config)\n")
 
 
 async def test_the_socket_that_a_killed_agent_left_counts_as_no_agent(tmp_path: Path) -> None:
     admin.bind(tmp_path / "admin.sock").close()
     ran = await podwire("status", "--state-dir", str(tmp_path))
-    assert (ran.code, ran.out) == (2, "")
+    assert (ran.code, ran.out) == (3, "")
     assert "it is not running" in ran.err
 
 
 @pytest.mark.parametrize(
     ("answer", "code", "error"),
     [
-        pytest.param(b"", 2, "did not answer in full: Remote end closed connection without response", id="hangs up"),
+        pytest.param(b"", 3, "did not answer in full: Remote end closed connection without response", id="hangs up"),
         pytest.param(
             b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{",
-            2,
+            3,
             "did not answer in full: IncompleteRead(1 bytes read, 9 more expected)",
             id="ends half-way",
         ),
@@ -233,16 +234,56 @@ async def test_one_service(agent: ServedAgent) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "error"),
+    ("name", "code", "error"),
     [
-        ("shop/none", "no service/shop/none on this node"),
-        ("web", "'web': expected NAMESPACE/NAME"),
-        ("a/b/c", "'a/b/c': expected NAMESPACE/NAME"),
-        ("/web", "'/web': expected NAMESPACE/NAME"),
+        ("shop/none", 1, "no service/shop/none on this node"),
+        ("shop/\x1b[31m\n", 1, "no service/shop/\\x1b[31m\\n on this node"),
+        ("shop/\udcff", 1, "no service/shop/%FF on this node"),
+        ("web", 2, "'web': expected NAMESPACE/NAME"),
+        ("a/b/c", 2, "'a/b/c': expected NAMESPACE/NAME"),
+        ("/web", 2, "'/web': expected NAMESPACE/NAME"),
+    ],
+    ids=ascii,
+)
+async def test_a_service_that_is_not_there(name: str, code: int, error: str, agent: ServedAgent) -> None:
+    assert await ask(agent, "services", name) == (code, "", f"podwire: {error}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["nothing"], id="an unknown command"),
+        pytest.param(["status", "--nothing"], id="an unknown option"),
+        pytest.param(["status", "-o", "xml"], id="an unknown form"),
+        pytest.param(["history", "--since", "x"], id="no number"),
+        pytest.param(["explain"], id="an argument is missing"),
+        pytest.param(["status", "more"], id="an argument too many"),
+        pytest.param(["agent"], id="an option is missing"),
+        pytest.param(["lab", "nothing"], id="an unknown command of the lab"),
     ],
 )
-async def test_a_service_that_is_not_there(name: str, error: str, agent: ServedAgent) -> None:
-    assert await ask(agent, "services", name) == (1, "", f"podwire: {error}\n")
+async def test_a_wrong_command_line_is_exit_code_2(arguments: list[str]) -> None:
+    ran = await podwire(*arguments)
+    assert (ran.code, ran.out) == (2, "") or (ran.code, ran.err) == (2, "")
+    assert "Traceback" not in ran.out + ran.err
+
+
+@pytest.mark.parametrize("command", ["pods", "services", "status", "history", "verify"])
+async def test_names_from_outside_are_shown_so_that_no_terminal_obeys_them(command: str, agent: ServedAgent) -> None:
+    """Whoever may make objects must not write to an administrator's terminal."""
+    evil = "\x1b]0;owned\x07\n\x9b2J\u202e"
+    now = agent.controller.snapshot
+    key = AttachmentKey("sandbox\x1b[31m", "eth0")
+    held = replace(now.attachments[FRONT], pod=PodKey("shop", evil))
+    services = now.services.set(ServiceKey("shop", evil), now.services[EMPTY])
+    agent.controller.snapshot = replace(now, attachments=now.attachments.set(key, held), services=services)
+    agent.controller.history = (replace(record(1), event=f"AddPod {evil}", error=evil),)
+    agent.controller.drift = {"linux": {evil: Change(None, evil)}}
+    agent.facts["source_errors"] = (evil,)
+    ran = await ask(agent, command)
+    assert ran.out
+    assert all(line.isprintable() for line in ran.out.split("\n"))
+    assert "\\x1b" in ran.out
 
 
 async def test_explain_a_service(agent: ServedAgent) -> None:
@@ -338,7 +379,11 @@ async def test_explain_limits_what_it_says(agent: ServedAgent) -> None:
 )
 async def test_explain_says_what_it_expected(arguments: list[str], error: str, agent: ServedAgent) -> None:
     ran = await ask(agent, "explain", *arguments)
-    assert (ran.code, ran.out, len(ran.err.splitlines())) == (1, "", 1)
+    assert (ran.code, ran.out, len(ran.err.splitlines())) == (
+        2 if "expected service" in error or "NAME" in error else 1,
+        "",
+        1,
+    )
     assert ran.err.startswith(f"podwire: {error}")
 
 
@@ -413,7 +458,7 @@ async def test_a_follower_ends_with_its_agent(tmp_path: Path) -> None:
         process = await start_following(agent)
         await until_it_waits(process, agent)
     out, err = await process.communicate()
-    assert (process.returncode, out.count(b"#"), b"no agent answers" in err) == (2, 5, True)
+    assert (process.returncode, out.count(b"#"), b"no agent answers" in err) == (3, 5, True)
 
 
 async def test_a_limit_out_of_range_is_refused(agent: ServedAgent) -> None:

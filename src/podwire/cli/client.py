@@ -1,6 +1,6 @@
 """A request to the agent on this machine: HTTP over its admin socket, with the standard library alone.
 
-Invariants: whatever goes wrong becomes one `Failed`, with the line to print and the exit code: 2 where no agent
+Invariants: whatever goes wrong becomes one `Failed`, with the line to print and the exit code: 3 where no agent
 answered, 1 where it answered that it can't.
 """
 
@@ -9,7 +9,7 @@ import json
 import socket
 from pathlib import Path
 
-UNREACHABLE, REFUSED = 2, 1
+UNREACHABLE, WRONG_USAGE, REFUSED = 3, 2, 1
 PATIENCE = 60.0
 """Seconds without a byte before an agent counts as hanging. A full load of a big cluster takes one or two."""
 
@@ -35,11 +35,8 @@ class UnixConnection(http.client.HTTPConnection):
 
 def ask(path: Path, method: str, target: str) -> bytes:
     """The JSON of a 200 answer. Raises Failed."""
-    connection = UnixConnection(path)
     try:
-        connection.request(method, target)
-        response = connection.getresponse()
-        body = response.read()
+        status, body = _answer(path, method, target)
     except (FileNotFoundError, ConnectionRefusedError):
         raise Failed(
             f"no agent answers at {path}: it is not running, or keeps its state elsewhere (--state-dir, --config)",
@@ -53,11 +50,30 @@ def ask(path: Path, method: str, target: str) -> bytes:
         raise Failed(
             f"the agent at {path} did not answer in full: {error or type(error).__name__}", UNREACHABLE
         ) from None
+    if status != http.client.OK:
+        raise Failed(_reason(status, body), REFUSED)
+    return body
+
+
+def _answer(path: Path, method: str, target: str) -> tuple[int, bytes]:
+    """Status and body. An agent that is just ending drops whoever waits for its ear: then the question is put again,
+    since it may have gone for good or be back. Raises OSError, http.client.HTTPException."""
+    try:
+        return _one_answer(path, method, target)
+    except ConnectionResetError:
+        if method != "GET":
+            raise
+        return _one_answer(path, method, target)
+
+
+def _one_answer(path: Path, method: str, target: str) -> tuple[int, bytes]:
+    connection = UnixConnection(path)
+    try:
+        connection.request(method, target)
+        response = connection.getresponse()
+        return response.status, response.read()
     finally:
         connection.close()
-    if response.status != http.client.OK:
-        raise Failed(_reason(response.status, body), REFUSED)
-    return body
 
 
 def _reason(status: int, body: bytes) -> str:

@@ -1,16 +1,18 @@
 """The command `podwire`: the agent itself, questions to a running one, the CNI plugin's installation, and the lab.
 
 Invariants: a command's module is imported when that command is called, so that `podwire --help` is quick; hence the
-texts here. Exit codes: 0 as asked, 1 no (drift, a refused request, a wrong option or file), 2 no agent answered.
+texts here. Exit codes: 0 as asked, 1 no (drift, a refused request, a wrong file), 2 a wrong command, option or
+argument, 3 no agent answered.
 """
 
 import os
 import sys
 from pathlib import Path
 
-from cyclopts import App
+from cyclopts import App, CycloptsError
 
-from podwire.cli.client import REFUSED, Failed
+from podwire.cli.client import REFUSED, WRONG_USAGE, Failed
+from podwire.model.text import printable
 from podwire.version import version
 
 app = App(
@@ -68,9 +70,11 @@ def agent(*, config: Path) -> None:
 
 def main() -> None:
     try:
-        app()
+        app(exit_on_error=False)
+    except CycloptsError:  # it has said what is wrong
+        sys.exit(WRONG_USAGE)
     except Failed as failed:
-        print(f"podwire: {failed}", file=sys.stderr)
+        print(f"podwire: {printable(str(failed))}", file=sys.stderr)
         sys.exit(failed.code)
     except BrokenPipeError:  # whoever read our output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,7 +7,7 @@ they came. Errors go to standard error.
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -16,16 +16,19 @@ from rich.console import RenderableType
 
 from podwire import views
 from podwire.cli import explanations, tables
-from podwire.cli.client import REFUSED, Failed, ask
+from podwire.cli.client import REFUSED, WRONG_USAGE, Failed, ask
 from podwire.cli.paper import show
 from podwire.cli.target import HERE, Output, Target
 from podwire.drift import DriftList
 from podwire.explain.packets import PacketWhy
 from podwire.explain.services import ServiceWhy
+from podwire.model.text import printable
 
 View = TypeVar("View")
 
 
+BYTES = "surrogateescape"
+"""An argument that is not UTF-8 goes out as the bytes it came in (PEP 383)."""
 WAIT = 30
 """Seconds that the agent lets a follower wait for the next entry, before it asks again."""
 
@@ -62,13 +65,13 @@ def explain(what: str, to: str | None = None, /, *, target: Target = HERE, outpu
         Where the packet goes: IP:PORT or IP:PORT/PROTOCOL, such as 10.96.0.10:80 or [fd96::a]:53/UDP.
     """
     if to is not None:
-        query = urlencode({"from": what, "to": to})
+        query = urlencode({"from": what, "to": to}, errors=BYTES)
         body = ask(target.socket(), "GET", f"/explain/packet?{query}")
         _tell(body, output, PacketWhy, explanations.packet)
         return 0
     kind, _, name = what.partition("/")
     if kind != "service":
-        raise Failed(f"{what!r}: expected service/NAMESPACE/NAME, or FROM IP:PORT[/PROTOCOL]", REFUSED)
+        raise Failed(f"{what!r}: expected service/NAMESPACE/NAME, or FROM IP:PORT[/PROTOCOL]", WRONG_USAGE)
     body = ask(target.socket(), "GET", f"/explain/service/{_object_path(name)}")
     _tell(body, output, ServiceWhy, explanations.service)
     return 0
@@ -126,8 +129,8 @@ def resync(*, target: Target = HERE, output: Output = "table") -> int:
 def _object_path(name: str) -> str:
     namespace, _, own = name.partition("/")
     if not namespace or not own or "/" in own:
-        raise Failed(f"{name!r}: expected NAMESPACE/NAME", REFUSED)
-    return f"{quote(namespace)}/{quote(own)}"
+        raise Failed(f"{name!r}: expected NAMESPACE/NAME", WRONG_USAGE)
+    return f"{quote(namespace, errors=BYTES)}/{quote(own, errors=BYTES)}"
 
 
 def _tell(body: bytes, output: Output, form: type[View], table: Callable[[View], RenderableType]) -> View:
@@ -138,10 +141,22 @@ def _tell(body: bytes, output: Output, form: type[View], table: Callable[[View],
 
 
 def _decoded(body: bytes, form: type[View]) -> View:
+    """With all texts so that no terminal obeys them: names come from whoever made the objects."""
     try:
-        return msgspec.json.decode(body, type=form)
+        return msgspec.convert(_harmless(msgspec.json.decode(body)), form)
     except msgspec.DecodeError as error:
         raise Failed(f"the agent's answer is not understood, it may be of another version: {error}", REFUSED) from None
+
+
+def _harmless(value: Any) -> Any:
+    match value:
+        case str():
+            return printable(value)
+        case list():
+            return [_harmless(item) for item in value]
+        case dict():
+            return {printable(key): _harmless(item) for key, item in value.items()}
+    return value
 
 
 def _show(body: bytes, seen: View, output: Output, table: Callable[[View], RenderableType]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from podwire.cli.client import REFUSED, Failed
+from podwire.cli.client import WRONG_USAGE, Failed
 from podwire.cli.target import Output
 from podwire.lab.layout import ROOT, load
 
@@ -108,7 +108,7 @@ def execute(place: str, /, *command: Annotated[str, Parameter(allow_leading_hyph
     from podwire.lab.places import find
 
     if not command:
-        raise Failed("expected a command after --, such as: podwire lab exec POD -- ip address", REFUSED)
+        raise Failed("expected a command after --, such as: podwire lab exec POD -- ip address", WRONG_USAGE)
     lab = _loaded(which)
     found = find(_view(lab), place)
     # ip-netns(8) gives the program mounts of its own: only there names are looked up by the cluster's DNS.
