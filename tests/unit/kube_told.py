@@ -7,10 +7,11 @@ from typing import Any
 
 from podwire.controller.events import Event, KubeStateChange, Resync
 from podwire.model.objects import Object, ObjectKey
+from podwire.sources.batches import MOST_CHANGES
 from podwire.sources.kube_api import Api
 from podwire.sources.kube_config import Access
 from podwire.sources.kube_credentials import Credentials
-from podwire.sources.kube_source import MOST_CHANGES, KubernetesObjects
+from podwire.sources.kube_source import KubernetesObjects
 from podwire.sources.kube_watch import Chance
 
 GUARD = 30.0

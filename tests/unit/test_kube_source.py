@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from podwire.controller.events import KubeStateChange, Resync, ResyncReason
 from podwire.model.addresses import parse_address
 from podwire.model.objects import Service, ServiceKey
-from podwire.sources.kube_source import MOST_CHANGES
+from podwire.sources.batches import MOST_CHANGES
 from tests.unit.kube_fake import (
     KINDS,
     FakeApi,

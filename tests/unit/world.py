@@ -143,6 +143,9 @@ class Memory:
         self.fails: Callable[[Any], str | None] = lambda _: None
         self.blind = False
 
+    def weight(self, change: Any) -> int:
+        return len(getattr(change.after, "backends", "1")) or 1
+
     def rank(self, key: Any) -> Any:
         return linux.rank(key) if self.name == "linux" else str(type(key))
 

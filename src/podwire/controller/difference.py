@@ -63,7 +63,10 @@ class Driver(Protocol):
     writes: int
     """Writes to the kernel or disk since the start; a restart of an unchanged node makes none."""
     slice: int
-    """How many changes may be applied between two turns of the event loop; 0: all at once."""
+    """How much, by weight, may be applied between two turns of the event loop; 0: all at once."""
+
+    def weight(self, change: Change) -> int:
+        """How much work a change is, at least 1."""
 
     def rank(self, key: Any) -> Any:
         """The order in which slices are cut: what others depend on comes first."""

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from podwire.controller.difference import Desired, Difference, Driver, Outcome, Scope, difference, scope_of
 from podwire.controller.events import AddPod, Disturbed, Event, FlowsReconciled, OnFailure, Refusal, Reported, Resync
+from podwire.controller.slicing import slices
 from podwire.controller.snapshot import fold
 from podwire.model.objects import Value
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
@@ -262,13 +263,14 @@ async def _apply(driver: Driver, changes: Difference) -> dict[Any, Outcome]:
     """In slices, where the driver allows: everybody else gets a turn in between."""
     if not changes:
         return {}
-    if driver.slice == 0 or len(changes) <= driver.slice:
+    if driver.slice == 0:
         return _apply_slice(driver, changes)
     outcomes: dict[Any, Outcome] = {}
     ordered = sorted(changes.items(), key=lambda item: driver.rank(item[0]))
-    for at in range(0, len(ordered), driver.slice):
-        outcomes |= _apply_slice(driver, dict(ordered[at : at + driver.slice]))
-        await asyncio.sleep(0)
+    for part in slices(ordered, lambda item: driver.weight(item[1]), driver.slice):
+        if outcomes:
+            await asyncio.sleep(0)
+        outcomes |= _apply_slice(driver, dict(part))
     return outcomes
 
 

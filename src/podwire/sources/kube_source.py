@@ -14,14 +14,12 @@ from typing import Any
 
 from podwire.controller.events import Event, KubeStateChange, Resync, ResyncReason
 from podwire.model.objects import Object, ObjectKey
+from podwire.sources.batches import batches
 from podwire.sources.kube_api import Api
 from podwire.sources.kube_watch import CHANCE, Chance, State, Watch
 from podwire.sources.kubernetes import resources
 
 log = logging.getLogger(__name__)
-
-MOST_CHANGES = 250
-"""Of one event, so that what else waits gets its turn: about 20 ms of Services with ten backends."""
 
 
 class KubernetesObjects:
@@ -83,8 +81,8 @@ class KubernetesObjects:
             pending, self._pending = self._pending, {}
             changes = [(key, after) for key, (before, after) in pending.items() if before != after]
             changes.sort(key=lambda change: str(change[0]))
-            for at in range(0, len(changes), MOST_CHANGES):
-                await submit(KubeStateChange(tuple(changes[at : at + MOST_CHANGES])))
+            for part in batches(changes):
+                await submit(KubeStateChange(part))
 
     def _tell(self, key: ObjectKey, before: Object | None, after: Object | None) -> None:
         first, _ = self._pending.get(key, (before, None))

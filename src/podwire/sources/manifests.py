@@ -21,6 +21,7 @@ from watchfiles import awatch
 
 from podwire.controller.events import Event, KubeStateChange, Resync, ResyncReason
 from podwire.model.objects import Object, ObjectKey
+from podwire.sources.batches import batches
 from podwire.sources.loading import NOTHING, File, Loaded, broken_file, changes, merge, read_file
 
 log = logging.getLogger(__name__)
@@ -194,8 +195,8 @@ class Manifests:
             async for loaded in seen:
                 changed = changes(objects, loaded.objects)
                 objects = loaded.objects
-                if changed:
-                    await submit(KubeStateChange(changed))
+                for part in batches(changed):
+                    await submit(KubeStateChange(part))
                 if not whole and not loaded.errors:
                     whole = True
                     await submit(Resync(ResyncReason.SOURCE_RECONNECTED, objects))

@@ -43,6 +43,9 @@ class Store:
         aside = self.database.set_aside
         return tuple(f"store: {path}: was damaged and set aside; remove it once it is understood" for path in aside)
 
+    def weight(self, change: Any) -> int:  # noqa: ARG002 - never sliced
+        return 1
+
     def rank(self, key: Any) -> int:  # noqa: ARG002 - all rows go in one transaction
         return 0
 

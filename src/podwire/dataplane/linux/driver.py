@@ -59,6 +59,9 @@ class Linux:
         """By namespace that the last look found no way into: why."""
         self._when_doomed = doomed
 
+    def weight(self, change: Any) -> int:  # noqa: ARG002 - never sliced
+        return 1
+
     def rank(self, key: Any) -> Any:
         return r.rank(key)
 

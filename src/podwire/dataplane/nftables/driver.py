@@ -20,7 +20,7 @@ from podwire.dataplane.nftables import wire as w
 from podwire.dataplane.nftables.layout import SEAL, layout, renew, seal
 from podwire.dataplane.nftables.watch import Watch
 from podwire.model.addresses import FAMILIES, Family
-from podwire.model.network import AffinityKey, RulesKey
+from podwire.model.network import AffinityKey, RulesKey, Slots
 
 MAPS = (
     "svc",
@@ -39,17 +39,23 @@ MAPS = (
     "external_ips",
     "pods",
 )
+NO_ROOM = {errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EMSGSIZE}
+"""A map is full (ENFILE), or the kernel's memory: the same would fail again at once."""
 
 
 class NFTables:
     name = "nftables"
-    slice = 500
+    slice = 5000
+    """Of elements: about 50 ms. A datagram of many more would not go through the socket."""
 
     def __init__(self, listens: bool = True) -> None:
         """One that doesn't listen can only be read."""
         self.writes = 0
         self._socket = netlink.Socket(netlink.NETFILTER)
         self._watch = Watch(self.generation, listens)
+
+    def weight(self, change: Change) -> int:
+        return 1 + sum(len(slots.backends) for slots in change if isinstance(slots, Slots))
 
     def rank(self, key: Any) -> int:
         return r.rank(key)
@@ -128,7 +134,11 @@ class NFTables:
                 owner = owners[position] if position < len(owners) else None
                 for key in [owner] if owner is not None else [] if named - {None} else list(left):
                     refused.setdefault(
-                        key, Outcome(error=f"{key}: {os.strerror(code)} ({errno.errorcode.get(code, code)})")
+                        key,
+                        Outcome(
+                            error=f"{key}: {os.strerror(code)} ({errno.errorcode.get(code, code)})",
+                            later=code in NO_ROOM,
+                        ),
                     )
                     left.pop(key, None)
         return refused
