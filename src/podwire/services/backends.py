@@ -46,33 +46,39 @@ def zone_of(node: Node) -> str:
     return next((value for name, value in node.labels if name == ZONE), "")
 
 
-def pools(now: Snapshot, key: ServiceKey) -> dict[PortKey, Pool]:
-    members: dict[PortKey, list[tuple[Member, Backend]]] = {}
+def pools(now: Snapshot, key: ServiceKey, *, local: bool = True) -> dict[PortKey, Pool]:
+    """Of each ServicePort and size of addresses. Without `local` nobody asks who is on this node, and none is told."""
+    members: dict[PortKey, list[tuple[Member, int]]] = {}
     for slice_key in now.slices_of.get(key, ()):
         part = now.slices[slice_key]
         for port in part.ports:
             for member in part.members:
                 into = members.setdefault((port.name, port.protocol, len(member.address)), [])
-                into.append((member, Backend(member.address, port.port)))
+                into.append((member, port.port))
     zone = zone_of(now.node)
-    return {name: _pool(some, now.local.name, zone) for name, some in members.items()}
+    return {name: _pool(some, now.local.name, zone, local) for name, some in members.items()}
 
 
-def _pool(members: list[tuple[Member, Backend]], node: str, zone: str) -> Pool:
-    ready = [(member, backend) for member, backend in members if member.ready]
-    if not ready:
-        leaving = [(m, b) for m, b in members if m.serving and m.terminating]
-        local = frozenset(b for m, b in leaving if m.node == node)
-        return Pool(frozenset(b for _, b in leaving), local, bool(leaving))
-    local = frozenset(b for m, b in ready if m.node == node)
-    if not local:
-        local = frozenset(b for m, b in members if m.serving and m.terminating and m.node == node)
-    place = _place([member for member, _ in ready], node, zone)
-    return Pool(frozenset(b for m, b in ready if hinted(m, place)), local, True)
+def _pool(members: list[tuple[Member, int]], node: str, zone: str, local: bool) -> Pool:
+    ready = [(member, port) for member, port in members if member.ready]
+    leaving = [(m, p) for m, p in members if m.serving and m.terminating] if local or not ready else []
+    here = [(m, p) for m, p in ready if m.node == node] if local else []
+    here = here or ([(m, p) for m, p in leaving if m.node == node] if local else [])
+    cluster = leaving
+    if ready:
+        place = _place([member for member, _ in ready], node, zone)
+        cluster = ready if place == NOWHERE else [(m, p) for m, p in ready if hinted(m, place)]
+    return Pool(_backends(cluster), _backends(here), bool(ready or leaving))
+
+
+def _backends(some: list[tuple[Member, int]]) -> frozenset[Backend]:
+    return frozenset(Backend(member.address, port) for member, port in some)
 
 
 Place = tuple[str, str]
-"""The node, or else the zone, whose hints count; both empty: none do."""
+"""The node, or else the zone, whose hints count."""
+NOWHERE: Place = ("", "")
+"""No hints count."""
 
 
 def _place(ready: list[Member], node: str, zone: str) -> Place:
@@ -80,7 +86,7 @@ def _place(ready: list[Member], node: str, zone: str) -> Place:
         return node, ""
     if zone and all(member.for_zones for member in ready) and any(zone in member.for_zones for member in ready):
         return "", zone
-    return "", ""
+    return NOWHERE
 
 
 def hinted(member: Member, place: Place) -> bool:

@@ -97,7 +97,8 @@ def serving(now: Snapshot, key: ServiceKey) -> dict[Frontend | InternalKey, Serv
     service = now.services.get(key)
     if service is None:
         return {}
-    known = pools(now, key)
+    who_is_here = service.external_local or service.internal_local or now.local.local_weight > 1
+    known = pools(now, key, local=who_is_here)
     found: dict[Frontend | InternalKey, Serving] = {}
     for port in service.ports:
         for kind, frontend in of_port(service, port, now.node):
