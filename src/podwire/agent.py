@@ -181,7 +181,7 @@ class Agent:
 
     @property
     def source_errors(self) -> tuple[str, ...]:
-        found = (*self._troubles.values(), *self.store.troubles, *self.controller.snapshot.unfit_ranges)
+        found = (*self._troubles.values(), *self.store.troubles)
         if self.manifests is not None:
             found += self.manifests.loaded.errors
         if self.kubernetes is not None:

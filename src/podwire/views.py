@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from podwire.controller.history import Record
 from podwire.dataplane.nftables.slots import slots
+from podwire.findings import findings
 from podwire.ipam.blocks import capacity
 from podwire.model.addresses import Address, show_address
 from podwire.model.network import Frontend, Serving, Slots
@@ -88,7 +89,7 @@ def status(now: Snapshot, facts: Facts) -> StatusView:
         unknown={
             driver: sum(value is UNKNOWN for value in held.values()) for driver, held in sorted(now.programmed.items())
         },
-        source_errors=facts.source_errors,
+        source_errors=(*findings(now), *facts.source_errors),
     )
 
 
@@ -157,7 +158,7 @@ def service_keys(now: Snapshot) -> list[ServiceKey]:
 
 def service(now: Snapshot, key: ServiceKey) -> ServiceView:
     """Raises KeyError for a Service that the snapshot has not."""
-    names = claimed(now.services[key], now.node)
+    names = claimed(now, key)
     return ServiceView(
         namespace=key.namespace,
         name=key.name,

@@ -15,7 +15,7 @@ from podwire.controller.events import Refusal
 from podwire.model.addresses import parse_prefix
 from podwire.model.objects import Node
 from podwire.pods.wiring import interface_name
-from tests.kernel.rig import NODE, Rig, ask, dump, respond, service, sh
+from tests.kernel.rig import NODE, NODE_OBJECT, TARGET_PORT, Rig, ask, dump, respond, service, sh
 
 
 @contextmanager
@@ -253,6 +253,29 @@ async def test_a_late_del_of_an_old_sandbox_does_not_touch_the_new_one(rig: Rig)
     rig.running.linux.collect()
     respond(rig.pods["a"], "a")
     assert ask(None, "10.1.1.3", 8080).startswith("a ")
+    assert await rig.drift() == []
+
+
+async def test_a_block_that_comes_to_where_pods_live_takes_nobodys_address(rig: Rig) -> None:
+    await rig.start_with_pods("a", "b", "c", "d", objects=service("s", 10, ("10.1.1.5",)))
+    moved = Node((parse_prefix("10.1.1.4/30"), *NODE_OBJECT.pod_cidrs[1:]))  # the node's would be d's
+
+    async def looks(own: str) -> None:
+        assert f"inet {own}/32 " in sh("ip", "-4", "address", "show", "dev", "lo")
+        assert ask(None, "10.1.1.5", TARGET_PORT) == f"d {own}"
+        assert ask(rig.pods["a"], "10.96.0.10") == "d 10.1.1.2"
+        assert await rig.drift() == []
+
+    assert (await rig.change((NODE, moved))).error is None
+    await looks("10.1.1.6")
+    refused = await rig.add("e")
+    assert refused.refusal is Refusal.EXHAUSTED
+    await rig.stop()
+    assert (await rig.start({NODE: moved, **service("s", 10, ("10.1.1.5",))})).error is None
+    assert rig.writes() == {"store": 0, "linux": 0, "nftables": 0}
+    await looks("10.1.1.6")
+    assert (await rig.delete("d")).error is None
+    assert "inet 10.1.1.5/32 " in sh("ip", "-4", "address", "show", "dev", "lo")
     assert await rig.drift() == []
 
 

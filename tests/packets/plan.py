@@ -36,7 +36,9 @@ class Node(NamedTuple):
 
     def own(self, family: Family) -> str:
         """The first address of its block, which the node keeps for itself."""
-        return show_address(own_address(self.block(family)))
+        own = own_address(self.block(family), ())
+        assert own is not None
+        return show_address(own)
 
 
 class Pod(NamedTuple):

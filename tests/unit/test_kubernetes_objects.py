@@ -386,6 +386,13 @@ PLACES: dict[str, tuple[Place, str]] = {
         lambda ips, _: service({"clusterIP": "10.0.0.1", "ports": [HTTP], "externalIPs": ips}),
         "spec.externalIPs[0]",
     ),
+    "load balancer's address": (
+        lambda ips, _: {
+            **service({"type": "LoadBalancer", "clusterIP": "10.0.0.1", "ports": [HTTP]}),
+            "status": {"loadBalancer": {"ingress": [{"ip": ip} for ip in ips]}},
+        },
+        "status.loadBalancer.ingress[0]",
+    ),
     "backend": (
         lambda ips, version: slice_([{"addresses": [ip]} for ip in ips], address_type=f"IPv{version}"),
         "endpoints[0].addresses[0]",
@@ -400,7 +407,7 @@ PLACES: dict[str, tuple[Place, str]] = {
 def _addresses(value: Any) -> list[str]:
     match value:
         case Service():
-            return [show_address(address) for address in (*value.external_ips, *value.cluster_ips)]
+            return [show_address(address) for address in (*value.external_ips, *value.balancer_ips, *value.cluster_ips)]
         case Node():
             return [show_address(address) for address in value.addresses]
     return [show_address(member.address) for member in value.members]
@@ -420,6 +427,7 @@ def test_an_address_that_no_host_can_have_is_an_error_and_left_out_of_what_the_a
     _, value, _ = translate(thing, left_out)
     assert [str(each) for each in left_out] == [str(caught.value)]
     rest = {"cluster IP": [], "single cluster IP": [], "external IP": [FIT[version], "10.0.0.1"]}
+    rest["load balancer's address"] = rest["external IP"]
     assert _addresses(value) == rest.get(where, [FIT[version]])
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from podwire.controller import events as e
 from podwire.controller.difference import Difference, Outcome, Scope
+from podwire.controller.snapshot import fold
 from podwire.controller.transaction import Capability, Transaction
 from podwire.dataplane.linux import render as linux
 from podwire.dataplane.nftables import slots as nftables
@@ -129,7 +130,7 @@ pod_events = st.one_of(add_pods, attachment_keys.map(e.DeletePod))
 
 
 def start(node: Node = NODES[0]) -> Snapshot:
-    return Snapshot(LOCAL, nodes=Snapshot(LOCAL).nodes.set(NODE, node), whole=True)
+    return fold(Snapshot(LOCAL, whole=True), e.KubeStateChange(((NODE, node),)))[0]
 
 
 class Memory:

@@ -8,7 +8,6 @@ from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 from podwire import views
-from podwire.ipam.blocks import own_address
 from podwire.model.addresses import (
     Address,
     Family,
@@ -19,10 +18,10 @@ from podwire.model.addresses import (
     prefix_around,
     show_address,
 )
-from podwire.model.network import RouteKey
 from podwire.model.objects import AttachmentKey, NodeKey, PodKey
-from podwire.model.snapshot import EVERYTHING, Snapshot
+from podwire.model.snapshot import Snapshot
 from podwire.nodes import routes
+from podwire.nodes.own import own_addresses
 from podwire.nodes.routes import gateway_to
 from podwire.pods.wiring import interface_name
 
@@ -31,27 +30,29 @@ _LOOPBACK = (parse_prefix("127.0.0.0/8"), parse_prefix("::1/128"))
 
 class Places(NamedTuple):
     """A snapshot, prepared for many questions. `nodes`: who has an address; `routed`: by block of another node its
-    gateway; `stranded`: blocks of nodes that no route leads to; `lengths`: of all blocks, the longest first."""
+    gateway; `stranded`: blocks that no route leads to, each with its node and the reason; `lengths`: of all blocks, the
+    longest first."""
 
     now: Snapshot
     nodes: Mapping[Address, NodeKey]
     routed: Mapping[Prefix, Address]
-    stranded: Mapping[Prefix, NodeKey]
+    stranded: Mapping[Prefix, tuple[NodeKey, str]]
     lengths: tuple[int, ...]
 
 
 def places(now: Snapshot) -> Places:
-    ways = routes.desired(now, EVERYTHING)["linux"]
-    routed = {key.destination: way.via for key, way in ways.items() if isinstance(key, RouteKey)}
+    routed: dict[Prefix, Address] = {}
+    stranded: dict[Prefix, tuple[NodeKey, str]] = {}
+    for key, block, way in routes.ways(now):
+        if isinstance(way, str):
+            stranded.setdefault(block, (key, way))
+        else:
+            routed[block] = way
+    stranded = {block: why for block, why in stranded.items() if block not in routed}
     nodes: dict[Address, NodeKey] = {}
-    stranded: dict[Prefix, NodeKey] = {}
     for key in sorted(now.nodes):
-        node = now.nodes[key]
-        for address in node.addresses:
+        for address in now.nodes[key].addresses:
             nodes.setdefault(address, key)
-        for block in node.pod_cidrs:
-            if block not in routed and block not in now.node.pod_cidrs:
-                stranded.setdefault(block, key)
     lengths = sorted({block.length for block in (*routed, *stranded)}, reverse=True)
     return Places(now, nodes, routed, stranded, tuple(lengths))
 
@@ -75,7 +76,8 @@ def where(known: Places, address: Address, pod: PodKey | None = None) -> str:
         return "an address of this node's pods that no pod has"
     block = _around(known, known.stranded, address)
     if block is not None:
-        return f"{told} of node {known.stranded[block].name}, which has no {block.family} address to route to"
+        key, reason = known.stranded[block]
+        return f"{told} of node {key.name}, to which there is no route: {reason}"
     return "outside of the cluster, by the node's own routes"
 
 
@@ -107,14 +109,14 @@ def _around(known: Places, blocks: Container[Prefix], address: Address) -> Prefi
 def is_own(now: Snapshot, address: Address) -> bool:
     return (
         address in now.node.addresses
-        or any(address == own_address(block) for block in now.node.pod_cidrs)
+        or address in own_addresses(now)
         or any(address in loopback for loopback in _LOOPBACK)
     )
 
 
 def own(now: Snapshot, family: Family) -> Address | None:
     """The node's address on lo, of its first block of that family."""
-    return next((own_address(block) for block in now.node.pod_cidrs if block.family == family), None)
+    return next((address for address in own_addresses(now) if family_of(address) == family), None)
 
 
 def own_source(now: Snapshot, to: Address) -> Address | None:

@@ -12,12 +12,22 @@ from podwire import views
 from podwire.dataplane.nftables.layout import CLASSES
 from podwire.dataplane.nftables.slots import slots
 from podwire.explain.places import Places, places, where
+from podwire.findings import misplaced
 from podwire.model.addresses import FAMILIES, Address, family_of, show_address, show_host_port
 from podwire.model.network import Backend, Frontend, InternalKey, Serving
 from podwire.model.objects import BackendSlice, Member, PodKey, Service, ServiceKey, ServicePort, SliceKey
 from podwire.model.snapshot import Snapshot
 from podwire.services.backends import LeftOut, left_out
-from podwire.services.frontends import Kind, allowed_sources, is_local, node_port_addresses, of_port, owner, serving
+from podwire.services.frontends import (
+    Kind,
+    allowed_sources,
+    claimed,
+    is_local,
+    node_port_addresses,
+    of_service,
+    owner,
+    serving,
+)
 
 LIMITS = {
     views.FrontendState.PENDING: "nftables does not hold all of this yet: until then it is as it was before",
@@ -73,11 +83,11 @@ def explain_service(now: Snapshot, key: ServiceKey, errors: Iterable[str] = ()) 
         return ServiceWhy(show(key), (), (_only_slices(now, key), *wrong))
     known, mine = places(now), serving(now, key)
     # Of two ports with one frontend the later has it, as in `serving`.
-    ports = {frontend: port for port in it.ports for _, frontend in of_port(it, port, now.node)}
+    named = list(of_service(now, key))
+    ports = {frontend: port for port, _, frontend in named}
     told = tuple(
         _frontend(known, key, port, kind, frontend, mine if ports[frontend] is port else None)
-        for port in it.ports
-        for kind, frontend in of_port(it, port, now.node)
+        for port, kind, frontend in named
     )
     limits = (LIMITS[state] for state in LIMITS if any(it.state is state for it in told))
     return ServiceWhy(show(key), told, (*_notes(now, key, it), *limits, *wrong))
@@ -153,7 +163,7 @@ def _left_out(
 ) -> Iterator[LeftOutView]:
     """A pod that serves by another slice is not left out, nor is one whose address of another family serves there."""
     serving = {backend.address for backend in held}
-    families = {each.family for each in _claimed_by(now.services[key], now)}
+    families = {each.family for each in claimed(now, key)}
     for slice_key, part, member in _members(now, key):
         family = family_of(member.address)
         if member.address in serving or (family != frontend.family and family in families):
@@ -173,12 +183,6 @@ def _reason(
     if count == CLASSES[-1] and left_out(member, local=local, node=now.local.name) is LeftOut.OTHER_PLACE:
         return TOO_MANY
     return left_out(member, local=local, node=now.local.name).value
-
-
-def _claimed_by(it: Service, now: Snapshot) -> Iterator[Frontend]:
-    for port in it.ports:
-        for _, frontend in of_port(it, port, now.node):
-            yield frontend
 
 
 def _members(now: Snapshot, key: ServiceKey) -> Iterator[tuple[SliceKey, BackendSlice, Member]]:
@@ -202,16 +206,17 @@ def _only_slices(now: Snapshot, key: ServiceKey) -> str:
 
 
 def _notes(now: Snapshot, key: ServiceKey, it: Service) -> Iterator[str]:
+    yield from sorted(misplaced(now, address) for address in now.misplaced.get(key, ()))
     if not it.cluster_ips:
         yield "it has no cluster IP (headless or ExternalName): there is nothing to program, DNS answers for it"
     elif not it.ports:
         yield "it has no ports: there is nothing to program"
-    claimed = {frontend.family for frontend in _claimed_by(it, now)}
+    wanted = {frontend.family for frontend in claimed(now, key)}
     members = {family_of(member.address) for _, _, member in _members(now, key)}
-    if claimed and not now.slices_of.get(key):
+    if wanted and not now.slices_of.get(key):
         yield "it has no EndpointSlice: all of its frontends are refused"
-    elif claimed - members:
-        families = ", ".join(str(family) for family in FAMILIES if family in claimed - members)
+    elif wanted - members:
+        families = ", ".join(str(family) for family in FAMILIES if family in wanted - members)
         yield f"its EndpointSlices have no {families} members: such frontends are refused"
     here = {family_of(address) for address in node_port_addresses(now.node)}
     for family in FAMILIES:

@@ -3,10 +3,11 @@
 Invariants: the ledger and the cursors belong to the snapshot; nothing is remembered here. One function serves both
 families. The search is next-fit: an address just released is the last to be given again, since its old peers may
 still talk to it. Of a block the first address is the network's, the second the node's own, and of an IPv4 block the
-last is the broadcast's; the rest are pods'.
+last is the broadcast's; the rest are pods'. A block may come to a node whose pods, or a neighbour, live in it
+already: nobody's address is given to another, and the node's own is the first that nobody has.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from zlib import crc32
 
 from podwire.model.addresses import IPV4, Address, Prefix
@@ -15,9 +16,12 @@ FIRST_POD = 2
 FIRST_INDEX, _INDEXES = 0x1_0000, 0x7000_0000
 
 
-def own_address(block: Prefix) -> Address:
-    """The node's own address of a block: source for what it sends to Services and pods. Of a block of one, that one."""
-    return block.nth(1) if block.count > 1 else block.first
+def own_address(block: Prefix, taken: Container[Address]) -> Address | None:
+    """The node's own address of a block: source for what it sends to Services and pods. The second, or of a block of
+    one, that one; where somebody lives there already, the next that is free. None where none is."""
+    last = block.count - (1 if block.family == IPV4 and block.count > FIRST_POD else 0)
+    numbers = range(min(1, block.count - 1), last)
+    return next((it for it in map(block.nth, numbers) if it not in taken), None)
 
 
 def capacity(block: Prefix) -> int:
@@ -26,13 +30,14 @@ def capacity(block: Prefix) -> int:
     return max(0, block.count - reserved)
 
 
-def next_free(block: Prefix, ledger: Mapping[Address | int, object], cursor: int) -> tuple[Address, int] | None:
-    """The first free address from the cursor on, and the cursor behind it; None where the block is full."""
-    count = capacity(block)
-    for step in range(min(count, len(ledger) + 1)):
+def next_free(block: Prefix, taken: Container[Address], cursor: int) -> tuple[Address, int] | None:
+    """The first free address from the cursor on, and the cursor behind it; None where the block is full. The node's
+    own is not free."""
+    count, own = capacity(block), own_address(block, taken)
+    for step in range(count):
         number = (cursor + step) % count
         candidate = block.nth(FIRST_POD + number)
-        if candidate not in ledger:
+        if candidate not in taken and candidate != own:
             return candidate, (number + 1) % count
     return None
 

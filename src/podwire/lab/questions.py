@@ -170,4 +170,6 @@ def name_of(pod: PodView) -> str:
 
 
 def own_of(block: str) -> str:
-    return show_address(own_address(parse_prefix(block)))
+    own = own_address(parse_prefix(block), ())
+    assert own is not None  # of a block that nobody has an address of
+    return show_address(own)

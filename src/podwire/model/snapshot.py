@@ -2,16 +2,17 @@
 
 Invariants: nothing here changes in place; the fold (`controller/snapshot.py`) makes the next one. Whatever a decision
 reads is in here, allocation and what the drivers last reported included, so that the same snapshot always gives the
-same network. Indexes (`slices_of`, `claims`, `affinities`, `ledger`) are derived: they never say what the values do
-not.
+same network. Indexes (`homes` to `ledger`) are derived: they never say what the values do not.
 """
 
+from collections.abc import Container
 from typing import Any
 
 from immutables import Map
 from msgspec import Struct
 
-from podwire.model.addresses import Address, Prefix, disjoint, show_address
+from podwire.model.addresses import Address, Prefix, disjoint
+from podwire.model.homes import Homes, in_range
 from podwire.model.network import Frontend
 from podwire.model.objects import (
     Attachment,
@@ -64,6 +65,14 @@ UNKNOWN: Any = object()
 """In place of a programmed value: the last change of this key failed, so it is read before the next one."""
 
 
+class _Either:
+    def __init__(self, *several: Container[Any]) -> None:
+        self._several = several
+
+    def __contains__(self, item: object) -> bool:
+        return any(item in each for each in self._several)
+
+
 class Snapshot(Struct, frozen=True):
     local: Local
     namespaces: Map[NamespaceKey, Namespace] = Map()
@@ -78,9 +87,16 @@ class Snapshot(Struct, frozen=True):
     """Whether all of the cluster's objects were listed since the start. Until then nothing is removed for being
     wanted by nobody: it may be wanted by an object that isn't known yet."""
 
+    homes: Homes = Homes()
+    """Whose an address or a block is."""
+    crowded: Map[Prefix, frozenset[NodeKey]] = Map()
+    """By service range that was told: the nodes that live in it."""
     slices_of: Map[ServiceKey, frozenset[SliceKey]] = Map()
     claims: Map[Frontend | Address, frozenset[ServiceKey]] = Map()
-    """Which Services name a frontend, or a cluster IP; more than one is a conflict that `services/` settles."""
+    """Which Services may have a frontend, a cluster IP or an external IP; more than one is a conflict that `services/`
+    settles."""
+    misplaced: Map[ServiceKey, frozenset[Address]] = Map()
+    """By Service: those of its addresses that it can't have, since a node or its pods live there."""
 
     affinities: Map[int, frozenset[ServiceKey]] = Map()
     """By seconds: the Services that remember their clients for so long."""
@@ -99,24 +115,28 @@ class Snapshot(Struct, frozen=True):
         return self.nodes.get(self.local.key, Node())
 
     @property
+    def taken(self) -> Container[Address]:
+        """The addresses that some pod of this node or some node has."""
+        return _Either(self.ledger, self.homes.addresses)
+
+    @property
     def service_ranges(self) -> tuple[Prefix, ...]:
         """Addresses that are only Services': those of the configuration and of all ServiceCIDRs, without overlaps, and
-        without those in which somebody else lives."""
-        return disjoint(prefix for prefix in self._told_ranges() if self._lives_in(prefix) is None)
+        without those in which a node or its pods live: they would be refused there."""
+        return disjoint(prefix for prefix in self.told_ranges if prefix not in self.crowded)
+
+    @property
+    def told_ranges(self) -> tuple[Prefix, ...]:
+        told = (prefix for cidr in self.service_cidrs.values() for prefix in cidr.prefixes)
+        return (*self.local.service_cidrs, *told)
 
     @property
     def unfit_ranges(self) -> tuple[str, ...]:
         """The ranges that are left out, each with the reason."""
-        unfit = {prefix: self._lives_in(prefix) for prefix in self._told_ranges()}
-        return tuple(f"service range {p} is not used: {why} lies in it" for p, why in sorted(unfit.items()) if why)
+        return tuple(f"service range {prefix} is not used: {self._first_in(prefix)}" for prefix in sorted(self.crowded))
 
-    def _told_ranges(self) -> tuple[Prefix, ...]:
-        told = (prefix for cidr in self.service_cidrs.values() for prefix in cidr.prefixes)
-        return (*self.local.service_cidrs, *told)
-
-    def _lives_in(self, prefix: Prefix) -> str | None:
-        """What of this node would be refused, were the range only Services'."""
-        node = self.node
-        found = next((f"the node's address {show_address(a)}" for a in node.addresses if a in prefix), None)
-        blocks = (b for b in node.pod_cidrs if b.first in prefix or prefix.first in b)
-        return found or next((f"the node's pod CIDR {block}" for block in blocks), None)
+    def _first_in(self, prefix: Prefix) -> str:
+        """This node before all others."""
+        key = min(self.crowded[prefix], key=lambda each: (each != self.local.key, each))
+        whose = "the node's" if key == self.local.key else f"node {key.name}'s"
+        return f"{whose} {in_range(self.nodes[key], prefix)} lies in it"

@@ -9,7 +9,7 @@ follows it, since a Service's address is rewritten first and any other is refuse
 from typing import Any
 
 from podwire.ipam.blocks import own_address
-from podwire.model.addresses import FAMILIES
+from podwire.model.addresses import FAMILIES, Address
 from podwire.model.network import LOOPBACK, AddressKey, PodMTUKey, Route, RouteKey, RulesKey, SysctlKey, UpKey
 from podwire.model.objects import Object, ObjectKey
 from podwire.model.snapshot import Snapshot, Touched
@@ -26,16 +26,22 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
         return {}
     linux: dict[Any, Any] = {SysctlKey(path): value for path, value in SYSCTLS.items()}
     linux[UpKey("", LOOPBACK)] = True
-    own = {block.family: own_address(block) for block in reversed(now.node.pod_cidrs)}
-    for block in now.node.pod_cidrs:
-        linux[AddressKey("", LOOPBACK, own_address(block))] = True
+    own = own_addresses(now)
+    linux |= {AddressKey("", LOOPBACK, address): True for address in own}
     for block in now.service_ranges:
-        if block.family in own:
-            linux[RouteKey("", block)] = Route(LOOPBACK, source=own[block.family])
+        source = next((address for address in own if len(address) == block.family.size), None)
+        if source is not None:
+            linux[RouteKey("", block)] = Route(LOOPBACK, source=source)
     rows: dict[Any, Any] = dict(remembered(now))
     if now.local.mtu:
         rows[PodMTUKey()] = now.local.mtu
     return {"store": rows, "linux": linux, "nftables": {RulesKey(family): True for family in FAMILIES}}
+
+
+def own_addresses(now: Snapshot) -> tuple[Address, ...]:
+    """The node's own address of each of its blocks: no pod has it, and no node is reached by it."""
+    found = (own_address(block, now.taken) for block in now.node.pod_cidrs)
+    return tuple(address for address in found if address is not None)
 
 
 def remembered(now: Snapshot) -> dict[ObjectKey, Object]:

@@ -23,7 +23,7 @@ def obstacle(now: Snapshot) -> Obstacle | None:
     if now.local.mtu == 0:
         return Obstacle(f"the MTU of node {node} is not known: no default route, and no mtu set")
     for block in now.node.pod_cidrs:
-        if blocks.next_free(block, now.ledger, now.cursors.get(block, 0)) is None:
+        if blocks.next_free(block, now.taken, now.cursors.get(block, 0)) is None:
             full = f"no address is free in {block}: all {blocks.capacity(block)} are in use"
             return Obstacle(full, exhausted=True)
     return None

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 from podwire.model.addresses import FAMILIES, Address, Prefix, disjoint
+from podwire.model.homes import Homes
 from podwire.model.network import (
     AffinityKey,
     AllowedKey,
@@ -61,11 +62,12 @@ def _of_service(now: Snapshot, key: ServiceKey, service: Service) -> dict[Any, A
     served = serving(now, key)
     mine = [frontend for frontend in served if isinstance(frontend, Frontend)]
     found: dict[Any, Any] = {**served}
-    found |= {ExternalKey(f): True for f in mine if f.address not in service.cluster_ips}
-    own = now.node.addresses  # a Service there must not shut the node
-    alone = [a for a in service.cluster_ips if a not in own and not any(a in cidr for cidr in now.service_ranges)]
-    found |= {ServiceRangeKey(a, a): True for a in alone}
-    found |= {ExternalIPKey(a): True for a in (*service.external_ips, *service.balancer_ips)}
+    lacks = now.misplaced.get(key, frozenset())
+    cluster_ips = [it for it in service.cluster_ips if it not in lacks]
+    found |= {ExternalKey(f): True for f in mine if f.address not in cluster_ips}
+    alone = [it for it in cluster_ips if not any(it in cidr for cidr in now.service_ranges)]
+    found |= {ServiceRangeKey(it, it): True for it in alone}
+    found |= {ExternalIPKey(it): True for it in (*service.external_ips, *service.balancer_ips) if it not in lacks}
     for frontend in mine:
         if service.affinity and (served[frontend].backends or InternalKey(frontend) in served):
             found[RememberKey(frontend)] = service.affinity
@@ -100,15 +102,14 @@ def serving(now: Snapshot, key: ServiceKey) -> dict[Frontend | InternalKey, Serv
     who_is_here = service.external_local or service.internal_local or now.local.local_weight > 1
     known = pools(now, key, local=who_is_here)
     found: dict[Frontend | InternalKey, Serving] = {}
-    for port in service.ports:
-        for kind, frontend in of_port(service, port, now.node):
-            if owner(now, frontend) == key:
-                pool = known.get((port.name, port.protocol, len(frontend.address)), NOBODY)
-                local = is_local(service, kind)
-                found.pop(InternalKey(frontend), None)  # of two ports with one frontend the later has it
-                found[frontend] = _served(now, service, pool, local)
-                if local and kind is not Kind.CLUSTER_IP and pool.cluster:
-                    found[InternalKey(frontend)] = _served(now, service, pool, local=False)
+    for port, kind, frontend in of_service(now, key):
+        if owner(now, frontend) == key:
+            pool = known.get((port.name, port.protocol, len(frontend.address)), NOBODY)
+            local = is_local(service, kind)
+            found.pop(InternalKey(frontend), None)  # of two ports with one frontend the later has it
+            found[frontend] = _served(now, service, pool, local)
+            if local and kind is not Kind.CLUSTER_IP and pool.cluster:
+                found[InternalKey(frontend)] = _served(now, service, pool, local=False)
     return found
 
 
@@ -126,14 +127,32 @@ def _served(now: Snapshot, service: Service, pool: Pool, local: bool) -> Serving
 NO_BACKENDS: frozenset[Backend] = frozenset()
 
 
-def claimed(service: Service, node: Node) -> frozenset[Frontend]:
-    """The frontends that a Service names on this node, whether or not it gets them."""
-    return frozenset(frontend for port in service.ports for _, frontend in of_port(service, port, node))
+def claimed(now: Snapshot, key: ServiceKey) -> frozenset[Frontend]:
+    """The frontends that a Service may have on this node, whether or not it gets them."""
+    return frozenset(frontend for _, _, frontend in of_service(now, key))
 
 
-def claims_of(service: Service, node: Node) -> frozenset[Claim]:
+def claims_of(service: Service, node: Node, misplaced: frozenset[Address]) -> frozenset[Claim]:
     """All that another Service could claim too: what becomes of it depends on both."""
-    return claimed(service, node) | {*service.cluster_ips, *service.external_ips, *service.balancer_ips}
+    frontends = {frontend for _, _, frontend in _named(service, node, misplaced)}
+    return frozenset(frontends | set(addresses_of(service)) - misplaced)
+
+
+def addresses_of(service: Service) -> tuple[Address, ...]:
+    """All that it names."""
+    return (*service.cluster_ips, *service.external_ips, *service.balancer_ips)
+
+
+def misplaced(homes: Homes, service: Service) -> frozenset[Address]:
+    """The addresses that a Service names and can't have, since somebody would be shut off by it.
+
+    A cluster IP is only its Service's, so it can be no node's. An external IP or a load balancer's address may well be
+    (it takes one port of the node), but none can be a pod's.
+    """
+    cluster = (it for it in service.cluster_ips if it in homes.addresses or homes.block_of(it) is not None)
+    outside = (*service.external_ips, *service.balancer_ips)
+    external = (it for it in outside if it not in homes.addresses and homes.block_of(it) is not None)
+    return frozenset((*cluster, *external))
 
 
 def node_port_addresses(node: Node) -> tuple[Address, ...]:
@@ -144,19 +163,27 @@ def node_port_addresses(node: Node) -> tuple[Address, ...]:
     return tuple(found.values())
 
 
-def of_port(service: Service, port: ServicePort, node: Node) -> Iterator[tuple[Kind, Frontend]]:
-    """The frontends of one ServicePort on this node."""
-    for address in service.cluster_ips:
-        yield Kind.CLUSTER_IP, Frontend(address, port.protocol, port.port)
-    for address in service.external_ips:
-        yield Kind.EXTERNAL_IP, Frontend(address, port.protocol, port.port)
-    for address in service.balancer_ips:
-        yield Kind.BALANCER, Frontend(address, port.protocol, port.port)
-    if port.node_port and service.cluster_ips:
-        families = {len(address) for address in service.cluster_ips}
-        for address in node_port_addresses(node):
-            if len(address) in families:
-                yield Kind.NODE_PORT, Frontend(address, port.protocol, port.node_port)
+def of_service(now: Snapshot, key: ServiceKey) -> Iterator[tuple[ServicePort, Kind, Frontend]]:
+    """Its frontends on this node, port by port. Raises KeyError for a Service that there is not."""
+    return _named(now.services[key], now.node, now.misplaced.get(key, frozenset()))
+
+
+def _named(service: Service, node: Node, misplaced: frozenset[Address]) -> Iterator[tuple[ServicePort, Kind, Frontend]]:
+    families = {len(address) for address in service.cluster_ips}
+    kinds = (
+        (Kind.CLUSTER_IP, service.cluster_ips),
+        (Kind.EXTERNAL_IP, service.external_ips),
+        (Kind.BALANCER, service.balancer_ips),
+    )
+    for port in service.ports:
+        for kind, addresses in kinds:
+            for address in addresses:
+                if address not in misplaced:
+                    yield port, kind, Frontend(address, port.protocol, port.port)
+        if port.node_port and families:
+            for address in node_port_addresses(node):
+                if len(address) in families:
+                    yield port, Kind.NODE_PORT, Frontend(address, port.protocol, port.node_port)
 
 
 def owner(now: Snapshot, frontend: Frontend) -> ServiceKey:

@@ -206,7 +206,7 @@ def _service(thing: Service, left_out: list[Invalid] | None) -> Translated:
         tuple(cluster_ips),
         external_ips,
         created,
-        balancer_ips=_balancer_ips(thing.status) if balanced else (),
+        balancer_ips=_balancer_ips(thing.status, left_out) if balanced else (),
         source_ranges=tuple(sorted(set(sources))) if balanced else (),
         affinity=_affinity(spec),
         external_local=external_local,
@@ -235,7 +235,7 @@ def _affinity(spec: ServiceSpec) -> int:
     return seconds
 
 
-def _balancer_ips(status: ServiceStatus | None) -> tuple[Address, ...]:
+def _balancer_ips(status: ServiceStatus | None, left_out: list[Invalid] | None) -> tuple[Address, ...]:
     """Those whose packets come as they are (KEP-1860): of mode Proxy the load balancer rewrites them."""
     ingress = (status.load_balancer.ingress if status is not None and status.load_balancer is not None else None) or []
     direct = [
@@ -244,7 +244,7 @@ def _balancer_ips(status: ServiceStatus | None) -> tuple[Address, ...]:
         if read_one_of(each.ip_mode, f"status.loadBalancer.ingress[{number}].ipMode", ("VIP", "Proxy")) == "VIP"
         and each.ip
     ]
-    return tuple(sorted(set(read_each("status.loadBalancer.ingress", direct, read_unicast))))
+    return tuple(sorted(set(read_each("status.loadBalancer.ingress", direct, read_unicast, left_out))))
 
 
 def _service_ports(given: list[ServicePort], kind: str) -> tuple[objects.ServicePort, ...]:

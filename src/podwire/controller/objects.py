@@ -1,0 +1,226 @@
+"""The fold of the cluster's objects, and which Services, nodes and ranges it concerns. Pure.
+
+Invariants: every index is kept by the one function that changes what it indexes. What is touched includes the objects
+that gain or lose by the change (the other claimants of a frontend, whoever named an address that is a node's now).
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from immutables import Map
+from msgspec.structs import replace
+
+from podwire.model.addresses import Address, Prefix
+from podwire.model.homes import Homes, in_range
+from podwire.model.objects import (
+    BackendSlice,
+    Namespace,
+    NamespaceKey,
+    Node,
+    NodeKey,
+    Object,
+    ObjectKey,
+    Pod,
+    PodKey,
+    Service,
+    ServiceCIDR,
+    ServiceCIDRKey,
+    ServiceKey,
+    SliceKey,
+)
+from podwire.model.snapshot import Snapshot, Touched
+from podwire.nodes.own import own_addresses
+from podwire.services.backends import zone_of
+from podwire.services.frontends import Claim, addresses_of, claims_of, misplaced
+
+NOTHING = Touched()
+NO_CLAIMS: frozenset[Claim] = frozenset()
+
+
+def changed(now: Snapshot, changes: Iterable[tuple[ObjectKey, Object | None]]) -> tuple[Snapshot, Touched]:
+    """Nodes first and together: where they live decides what Services can have."""
+    nodes: list[tuple[NodeKey, Node | None]] = []
+    others: list[tuple[ObjectKey, Object | None]] = []
+    for key, value in changes:
+        if isinstance(key, NodeKey) and isinstance(value, Node | None):
+            nodes.append((key, value))
+        else:
+            others.append((key, value))
+    now, touched = _put_nodes(now, nodes)
+    services, ranges = set(touched.services), touched.ranges
+    for key, value in others:
+        if value != _held(now, key):
+            now, more = _put(now, key, value)
+            services |= more.services
+            ranges |= more.ranges
+    return now, Touched(services=frozenset(services), nodes=touched.nodes, ranges=ranges)
+
+
+def listed(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapshot:
+    """All of the cluster's objects anew."""
+    empty: Snapshot = replace(
+        now,
+        namespaces=Map(),
+        nodes=Map(),
+        pods=Map(),
+        services=Map(),
+        slices=Map(),
+        service_cidrs=Map(),
+        homes=Homes(),
+        crowded=Map(),
+        slices_of=Map(),
+        claims=Map(),
+        misplaced=Map(),
+        affinities=Map(),
+    )
+    return changed(empty, objects)[0]
+
+
+def _held(now: Snapshot, key: ObjectKey) -> Object | None:
+    match key:
+        case ServiceKey():
+            return now.services.get(key)
+        case SliceKey():
+            return now.slices.get(key)
+        case NodeKey():
+            return now.nodes.get(key)
+        case PodKey():
+            return now.pods.get(key)
+        case NamespaceKey():
+            return now.namespaces.get(key)
+        case ServiceCIDRKey():
+            return now.service_cidrs.get(key)
+
+
+def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot, Touched]:
+    match key, value:
+        case ServiceKey(), (Service() | None):
+            return _put_service(now, key, value)
+        case SliceKey(), (BackendSlice() | None):
+            return _put_slice(now, key, value)
+        case PodKey(), (Pod() | None):
+            return replace(now, pods=_set(now.pods, key, value)), NOTHING
+        case NamespaceKey(), (Namespace() | None):
+            return replace(now, namespaces=_set(now.namespaces, key, value)), NOTHING
+        case ServiceCIDRKey(), (ServiceCIDR() | None):
+            return _put_service_cidr(now, key, value)
+    raise TypeError(f"{key}: {value!r}")
+
+
+def _put_nodes(now: Snapshot, told: list[tuple[NodeKey, Node | None]]) -> tuple[Snapshot, Touched]:
+    """This node's addresses are where node ports are, and no Service can have what is a node's or its pods'."""
+    old, keys, moved = now, set[NodeKey](), set[Any]()
+    for key, node in told:
+        if node == now.nodes.get(key):
+            continue
+        keys.add(key)
+        before, after = now.nodes.get(key, Node()), node or Node()
+        homes = now.homes.moved(key, before, after)
+        now = replace(now, nodes=_set(now.nodes, key, node), homes=homes, crowded=_crowded(now, key, after))
+        moved |= {*before.addresses, *before.pod_cidrs} ^ {*after.addresses, *after.pod_cidrs}
+    services = _moved(now, old.service_ranges)
+    if zone_of(now.node) != zone_of(old.node):  # whose hints count
+        services |= set(now.services)
+    for name in _concerned(now, moved, now.node.addresses != old.node.addresses):
+        now, rivals = _claim(now, name, now.services[name], old)
+        services |= rivals
+    if own_addresses(now) != own_addresses(old):
+        keys.add(now.local.key)
+    ranges = now.service_ranges != old.service_ranges
+    return now, Touched(services=frozenset(services), nodes=frozenset(keys), ranges=ranges)
+
+
+def _crowded(now: Snapshot, key: NodeKey, node: Node) -> Map[Prefix, frozenset[NodeKey]]:
+    found = now.crowded
+    for prefix in now.told_ranges:
+        others = found.get(prefix, frozenset()) - {key}
+        found = _set(found, prefix, (others | {key} if in_range(node, prefix) else others) or None)
+    return found
+
+
+def _concerned(now: Snapshot, moved: set[Any], node_ports: bool) -> list[ServiceKey]:
+    """The Services that name an address that came to be a node's, or no longer is; and those that have node ports."""
+    bounds = [(it.first, it.last) if isinstance(it, Prefix) else (it, it) for it in sorted(moved, key=str)]
+    found = []
+    for name, service in now.services.items() if moved else ():
+        for address in addresses_of(service):
+            if any(first <= address <= last and len(first) == len(address) for first, last in bounds):
+                found.append(name)
+                break
+        else:
+            if node_ports and any(port.node_port for port in service.ports):
+                found.append(name)
+    return found
+
+
+def _put_service_cidr(now: Snapshot, key: ServiceCIDRKey, cidr: ServiceCIDR | None) -> tuple[Snapshot, Touched]:
+    before = now.service_ranges
+    now = replace(now, service_cidrs=_set(now.service_cidrs, key, cidr), crowded=Map())
+    for name, node in now.nodes.items():
+        now = replace(now, crowded=_crowded(now, name, node))
+    return now, Touched(services=frozenset(_moved(now, before)), ranges=True)
+
+
+def _moved(now: Snapshot, before: tuple[Prefix, ...]) -> set[ServiceKey]:
+    """The Services whose cluster IPs came to lie in a service range, or no longer do."""
+    after = now.service_ranges
+    if after == before:
+        return set()
+    return {
+        name
+        for name, service in now.services.items()
+        if any(_within(address, before) != _within(address, after) for address in service.cluster_ips)
+    }
+
+
+def _within(address: Address, ranges: tuple[Prefix, ...]) -> bool:
+    return any(address in prefix for prefix in ranges)
+
+
+def _put_service(now: Snapshot, key: ServiceKey, service: Service | None) -> tuple[Snapshot, Touched]:
+    old, affinities = now, now.affinities
+    for it, holds in ((now.services.get(key), False), (service, True)):
+        if it is not None and it.affinity:
+            rest = affinities.get(it.affinity, frozenset()) - {key}
+            affinities = _set(affinities, it.affinity, rest | {key} if holds else rest or None)
+    now = replace(now, services=_set(now.services, key, service), affinities=affinities)
+    now, touched = _claim(now, key, service, old)
+    return now, Touched(services=frozenset(touched))
+
+
+def _claim(now: Snapshot, key: ServiceKey, service: Service | None, old: Snapshot) -> tuple[Snapshot, set[ServiceKey]]:
+    """The indexes of a Service's addresses after it, or a node, has changed; and all whom that concerns."""
+    before = old.services.get(key)
+    lacks = misplaced(now.homes, service) if service is not None else frozenset[Address]()
+    had = claims_of(before, old.node, old.misplaced.get(key, frozenset())) if before is not None else NO_CLAIMS
+    has = claims_of(service, now.node, lacks) if service is not None else NO_CLAIMS
+    claims, touched = now.claims, {key}
+    for claim in had | has:
+        rivals = claims.get(claim, frozenset())
+        touched |= rivals
+        mine = rivals | {key} if claim in has else rivals - {key}
+        claims = _set(claims, claim, mine or None)
+    return replace(now, claims=claims, misplaced=_set(now.misplaced, key, lacks or None)), touched
+
+
+def _put_slice(now: Snapshot, key: SliceKey, part: BackendSlice | None) -> tuple[Snapshot, Touched]:
+    before = now.slices.get(key)
+    slices_of = now.slices_of
+    touched: set[ServiceKey] = set()
+    if before is not None:
+        touched.add(before.service)
+        slices_of = _set(slices_of, before.service, (slices_of[before.service] - {key}) or None)
+    if part is not None:
+        touched.add(part.service)
+        slices_of = slices_of.set(part.service, slices_of.get(part.service, frozenset()) | {key})
+    return (
+        replace(now, slices=_set(now.slices, key, part), slices_of=slices_of),
+        Touched(services=frozenset(touched)),
+    )
+
+
+def _set(map_: Map[Any, Any], key: Any, value: Any) -> Map[Any, Any]:
+    """None: without the key."""
+    if value is not None:
+        return map_.set(key, value)
+    return map_.delete(key) if key in map_ else map_

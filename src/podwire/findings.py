@@ -1,0 +1,53 @@
+"""What the cluster's objects say and the network does not do, and why: for whoever looks after the node. Pure.
+
+Invariants: sorted, each line once and of one object. What is here is decided elsewhere; nothing is only told.
+"""
+
+from collections.abc import Iterator
+
+from podwire.model.addresses import Address, overlap, show_address
+from podwire.model.objects import NodeKey
+from podwire.model.snapshot import Snapshot
+from podwire.nodes.routes import ways
+
+
+def findings(now: Snapshot) -> tuple[str, ...]:
+    return tuple(sorted({*now.unfit_ranges, *_neighbours(now), *_strangers(now), *_services(now)}))
+
+
+def _neighbours(now: Snapshot) -> Iterator[str]:
+    """What other nodes have of this node's, and which of their blocks can't be reached."""
+    for address in now.node.addresses:
+        for key in now.homes.addresses.get(address, frozenset()) - {now.local.key}:
+            yield f"{key}: it has the address {show_address(address)} as this node has: they can't reach each other"
+    for key, block, way in ways(now):
+        if isinstance(way, str) and now.nodes[key].addresses:  # a node that has none yet is only just coming
+            yield f"{key}: there is no route to its pod CIDR {block}: {way}"
+        for mine in now.node.pod_cidrs if not isinstance(way, str) else ():
+            if overlap(mine, block):
+                yield f"{key}: its pod CIDR {block} overlaps this node's {mine}: two pods may have one address"
+
+
+def _strangers(now: Snapshot) -> Iterator[str]:
+    """Pods that were here before their address was another node's to give."""
+    for attachment in now.attachments.values():
+        for address in attachment.addresses:
+            block = now.homes.block_of(address)
+            owners = now.homes.owners(block) if block is not None else frozenset[NodeKey]()
+            if block is not None and owners and now.local.key not in owners:
+                whose = f"pod CIDR {block} of {min(owners)}"
+                yield f"{attachment.pod}: its address {show_address(address)} is in the {whose}: start it anew"
+
+
+def _services(now: Snapshot) -> Iterator[str]:
+    for key, addresses in now.misplaced.items():
+        for address in addresses:
+            yield f"{key}: {misplaced(now, address)}"
+
+
+def misplaced(now: Snapshot, address: Address) -> str:
+    """Why no Service can have an address."""
+    block = now.homes.block_of(address)
+    nodes = now.homes.addresses.get(address) or (now.homes.owners(block) if block is not None else frozenset())
+    whose = f"in the pod CIDR {block} of" if address not in now.homes.addresses else "an address of"
+    return f"{show_address(address)} is not used: it is {whose} {min(nodes)}"

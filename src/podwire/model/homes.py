@@ -1,0 +1,70 @@
+"""Who lives where: the addresses and blocks of all nodes, indexed to be asked for one address.
+
+Invariants: derived from the nodes alone, whatever the order in which they came. Two nodes that name the same are both
+remembered.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from immutables import Map
+from msgspec import Struct
+from msgspec.structs import replace
+
+from podwire.model.addresses import Address, Prefix, overlap, prefix_around, show_address
+from podwire.model.objects import Node, NodeKey
+
+Nodes = frozenset[NodeKey]
+
+
+Block = tuple[int, int, int]
+"""Bytes of an address, bits behind the prefix, and the number of the prefix: what all addresses of a block share."""
+
+
+class Homes(Struct, frozen=True):
+    """`forms`: how many blocks there are of the same size and length (the first two of a Block)."""
+
+    addresses: Map[Address, Nodes] = Map()
+    blocks: Map[Block, Nodes] = Map()
+    forms: Map[tuple[int, int], int] = Map()
+
+    def block_of(self, address: Address) -> Prefix | None:
+        """The longest block around the address."""
+        size, number = len(address), int.from_bytes(address, "big")
+        around = [rest for its, rest in self.forms if its == size and (its, rest, number >> rest) in self.blocks]
+        return prefix_around(address, size * 8 - min(around)) if around else None
+
+    def owners(self, block: Prefix) -> Nodes:
+        """The nodes that have exactly this block."""
+        return self.blocks.get(_block(block), frozenset())
+
+    def moved(self, key: NodeKey, before: Node, after: Node) -> "Homes":
+        """After a node has become another, or (`Node()`) came or went."""
+        addresses = _moved(self.addresses, key, before.addresses, after.addresses)
+        old, new = set(map(_block, before.pod_cidrs)), set(map(_block, after.pod_cidrs))
+        blocks, forms = _moved(self.blocks, key, old, new), self.forms
+        for block in old | new:
+            form = block[:2]
+            count = forms.get(form, 0) + (block in blocks) - (block in self.blocks)
+            forms = forms.set(form, count) if count else forms.delete(form) if form in forms else forms
+        return replace(self, addresses=addresses, blocks=blocks, forms=forms)
+
+
+def _block(prefix: Prefix) -> Block:
+    rest = prefix.family.bits - prefix.length
+    return len(prefix.first), rest, int.from_bytes(prefix.first, "big") >> rest
+
+
+def _moved(held: Map[Any, Nodes], key: NodeKey, before: Iterable[Any], after: Iterable[Any]) -> Map[Any, Nodes]:
+    for item in before:
+        left = held.get(item, frozenset()) - {key}
+        held = held.set(item, left) if left else held.delete(item) if item in held else held
+    for item in after:
+        held = held.set(item, held.get(item, frozenset()) | {key})
+    return held
+
+
+def in_range(node: Node, prefix: Prefix) -> str | None:
+    """What of a node lies in a range, or around it: `address 192.0.2.1`, `pod CIDR 10.1.0.0/24`."""
+    found = next((f"address {show_address(address)}" for address in node.addresses if address in prefix), None)
+    return found or next((f"pod CIDR {block}" for block in node.pod_cidrs if overlap(block, prefix)), None)
