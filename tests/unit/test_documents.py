@@ -9,7 +9,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from podwire.sources.documents import Broken, Document, read_documents
+from podwire.sources.documents import Broken, Document, documents, read_documents
 
 HEAD = "apiVersion: v1\nkind: Thing\n"
 
@@ -53,6 +53,13 @@ def test_documents_of_yaml(text: str, numbers: list[int]) -> None:
     documents = read(text)
     assert [document.place.number for document in documents] == numbers
     assert {(document.api_version, document.kind) for document in documents} <= {("v1", "Thing")}
+
+
+def test_a_document_comes_before_the_next_is_looked_at() -> None:
+    found = documents("a.yaml", b"apiVersion: v1\nkind: A\n---\n[")
+    assert next(found).kind == "A"
+    with pytest.raises(Broken, match="document 2"):
+        next(found)
 
 
 def test_json_values_follow_each_other() -> None:

@@ -31,6 +31,7 @@ from podwire.model.objects import (
     ServicePort,
 )
 from podwire.sources import manifests
+from podwire.sources.batches import MOST_CHANGES
 from podwire.sources.loading import File, Loaded, changes, load, merge, read_file
 from podwire.sources.manifests import UNSEEN, Look, Manifests, look
 
@@ -533,6 +534,15 @@ async def test_one_batch_for_what_happens_at_once(tmp_path: Path) -> None:
     async with watched(tmp_path) as seen:
         prepared.rename(tmp_path / "shown")
         assert await seen.batch() == services(a=80, b=80, c=80)
+
+
+async def test_many_changes_come_in_several_events(tmp_path: Path) -> None:
+    names = [f"s{n}" for n in range(2 * MOST_CHANGES + 1)]
+    async with watched(tmp_path) as seen:
+        edit(tmp_path / "a.yaml", "---\n".join(map(text, names)))
+        sizes = [len(await seen.batch()) for _ in range(3)]
+        assert sizes == [MOST_CHANGES, MOST_CHANGES, 1]
+        assert seen.objects == services(**dict.fromkeys(names, 80))
 
 
 async def test_a_file_replaced_whole(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from podwire.model.addresses import show_address
 from podwire.model.objects import PodKey, Protocol, ServiceKey
 from podwire.sources.fields import Invalid
 from podwire.sources.kubernetes import translate
+from podwire.sources.near import nearest
 
 _WORKLOADS = {
     "Pod": "v1",
@@ -236,6 +237,10 @@ def _key(data: Fields) -> ObjectKey:
     name = metadata.get("name")
     clustered = kind in ("Namespace", "Node")
     namespace = "" if clustered else metadata.get("namespace") or "default"
+    version = data.get("apiVersion")
+    meant = nearest(str(version), kind, ((its, each) for each, its in _VERSIONS.items()))
+    if kind not in _VERSIONS and meant is not None:
+        raise Invalid("kind", f"unknown: {version} {kind}; did you mean {' '.join(meant)}?")
     if kind in _VERSIONS:
         if data.get("apiVersion") != _VERSIONS[kind]:
             raise Invalid("apiVersion", f"expected {_VERSIONS[kind]} for a {kind}, not {data.get('apiVersion')!r}")

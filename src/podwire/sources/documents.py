@@ -56,21 +56,27 @@ class Document(NamedTuple):
 
 
 def read_documents(path: str, text: bytes) -> list[Document]:
-    """The objects in a file of YAML, or of JSON where its name ends so. Raises Broken.
+    """All objects in a file. Raises Broken."""
+    return list(documents(path, text))
 
-    Empty documents are left out; a List's items come in its stead, with the kind that a ServiceList implies.
+
+def documents(path: str, text: bytes) -> Iterator[Document]:
+    """The objects in a file of YAML, or of JSON where its name ends so, one after the other. Raises Broken, where what
+    came before was right.
+
+    Empty documents are left out; a List's items come in its stead, with the kind that a ServiceList implies. Whoever
+    lets go of a document before the next one holds only that one in memory: nodes that know their lines are twenty
+    times as large as their text.
     """
-    documents: list[Document] = []
     number = 1
     try:
         content = _decoded(text)
         for data, find in _json(content) if path.endswith(".json") else _yaml(content):
             if data is not None:
-                documents += _objects(Place(path, number, find("")), "", data, find)
+                yield from _objects(Place(path, number, find("")), "", data, find)
             number += 1
     except Malformed as error:
         raise Broken(f"{Place(path, number, error.line)}: {error}") from None
-    return documents
 
 
 def _objects(place: Place, prefix: str, data: Any, find: Callable[[str], int]) -> Iterator[Document]:

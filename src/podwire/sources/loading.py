@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 from podwire.model.objects import Object, ObjectKey, Value
 from podwire.model.text import printable
-from podwire.sources.documents import Broken, Document, Place, read_documents
+from podwire.sources.documents import Broken, Document, Place, documents
 from podwire.sources.fields import Invalid
 from podwire.sources.kube_objects import KINDS
 from podwire.sources.kubernetes import translate
+from podwire.sources.near import nearest
 
 Changes = tuple[tuple[ObjectKey, Object | None], ...]
 
@@ -59,11 +60,15 @@ def read_file(path: str, text: bytes, last: File = File()) -> File:  # noqa: B00
     objects: list[Placed] = []
     ignored: set[str] = set()
     try:
-        for document in read_documents(path, text):
-            if (document.api_version, document.kind) in KINDS:
+        for document in documents(path, text):
+            version, kind = document.api_version, document.kind
+            if (version, kind) in KINDS:
                 objects.append(_placed(document, ignored))
-            else:
-                ignored.add(f"{document.api_version} {document.kind}")
+            elif f"{version} {kind}" not in ignored:
+                if (meant := nearest(version, kind, KINDS)) is not None:
+                    field = "apiVersion" if kind == meant[1] else "kind"
+                    raise document.broken(field, f"unknown: {version} {kind}; did you mean {' '.join(meant)}?")
+                ignored.add(f"{version} {kind}")
     except Broken as error:
         return broken_file(last, str(error))
     return File(tuple(objects), frozenset(ignored))

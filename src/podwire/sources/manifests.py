@@ -193,7 +193,7 @@ class Manifests:
         objects, whole = self.loaded.objects, not self.loaded.errors
         async with aclosing(self.watch()) as seen:
             async for loaded in seen:
-                changed = changes(objects, loaded.objects)
+                changed = await asyncio.to_thread(changes, objects, loaded.objects)
                 objects = loaded.objects
                 for part in batches(changed):
                     await submit(KubeStateChange(part))
