@@ -5,14 +5,19 @@ Invariants: sorted, each line once and of one object. What is here is decided el
 
 from collections.abc import Iterator
 
+from immutables import Map
+
+from podwire.dataplane.nftables.layout import MOST_BACKENDS
 from podwire.model.addresses import Address, overlap, show_address
+from podwire.model.network import InternalKey, Slots
 from podwire.model.objects import NodeKey
 from podwire.model.snapshot import Snapshot
 from podwire.nodes.routes import ways
+from podwire.services.frontends import owner, serving
 
 
 def findings(now: Snapshot) -> tuple[str, ...]:
-    return tuple(sorted({*now.unfit_ranges, *_neighbours(now), *_strangers(now), *_services(now)}))
+    return tuple(sorted({*now.unfit_ranges, *_neighbours(now), *_strangers(now), *_services(now), *_cut(now)}))
 
 
 def _neighbours(now: Snapshot) -> Iterator[str]:
@@ -37,6 +42,19 @@ def _strangers(now: Snapshot) -> Iterator[str]:
             if block is not None and owners and now.local.key not in owners:
                 whose = f"pod CIDR {block} of {min(owners)}"
                 yield f"{attachment.pod}: its address {show_address(address)} is in the {whose}: start it anew"
+
+
+def _cut(now: Snapshot) -> Iterator[str]:
+    """Frontends with more backends than slots: only those of the largest class can be."""
+    for key, held in now.programmed.get("nftables", Map()).items():
+        frontend = key.frontend if isinstance(key, InternalKey) else key
+        if not isinstance(held, Slots) or held.verdict != MOST_BACKENDS or frontend not in now.claims:
+            continue
+        service = owner(now, frontend)
+        wanted = serving(now, service).get(key)
+        if wanted is not None and len(wanted.backends) > MOST_BACKENDS:
+            cut = f"{len(wanted.backends)} backends, of which {MOST_BACKENDS} are in force: no frontend can have more"
+            yield f"{service}: {frontend} has {cut}"
 
 
 def _services(now: Snapshot) -> Iterator[str]:

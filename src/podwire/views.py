@@ -13,6 +13,7 @@ from immutables import Map
 from msgspec import Struct
 
 from podwire.controller.history import Record
+from podwire.dataplane.nftables.layout import MOST_BACKENDS
 from podwire.dataplane.nftables.slots import slots
 from podwire.findings import findings
 from podwire.ipam.blocks import capacity
@@ -124,11 +125,14 @@ class BackendView(Struct, frozen=True):
 
 
 class FrontendView(Struct, frozen=True):
+    """`backends` are in force; `beyond` counts those that are not, since a frontend can't have so many."""
+
     address: str
     protocol: str
     port: int
     state: FrontendState
     backends: tuple[BackendView, ...]
+    beyond: int = 0
 
 
 class ConflictView(Struct, frozen=True):
@@ -180,10 +184,9 @@ def _frontend(now: Snapshot, frontend: Frontend, wanted: Serving) -> FrontendVie
         state=state_of(now, frontend, wanted),
         backends=tuple(
             BackendView(show_address(backend.address), backend.port)
-            for backend in sorted(
-                wanted.backends, key=lambda backend: (len(backend.address), backend.address, backend.port)
-            )
+            for backend in sorted(wanted.backends)[:MOST_BACKENDS]
         ),
+        beyond=max(0, len(wanted.backends) - MOST_BACKENDS),
     )
 
 

@@ -9,13 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from podwire import views
 from podwire.controller.difference import Outcome
 from podwire.controller.events import AddPod, KubeStateChange, PodWired, Refused, Reported, Resync, ResyncReason
 from podwire.controller.snapshot import fold
+from podwire.dataplane.nftables.layout import MOST_BACKENDS
 from podwire.dataplane.nftables.slots import place
 from podwire.explain.packets import NODE, Verdict, explain_packet, parse_destination, parse_source
 from podwire.explain.places import places, where
 from podwire.explain.services import LIMITS, TOO_MANY, FrontendWhy, LeftOutView, explain_service
+from podwire.findings import findings
 from podwire.model.addresses import IPV4, IPV6, Address, parse_address, parse_prefix
 from podwire.model.network import Frontend
 from podwire.model.objects import (
@@ -233,12 +236,16 @@ def test_a_member_that_serves_by_another_slice_is_not_left_out() -> None:
 
 
 def test_backends_beyond_the_largest_class_are_left_out_and_what_has_slots_is_right() -> None:
-    many = slice_of("empty", *(f"10.7.{n >> 8}.{n & 255}" for n in range(4097)))
+    many = slice_of("empty", *(f"10.7.{n >> 8}.{n & 255}" for n in range(MOST_BACKENDS + 1)))
     now = world_of({**OBJECTS, SliceKey("shop", "empty-1"): many})
     why = named(explain_service(now, key("empty")), "10.96.0.3:80/TCP")
-    assert (len(why.backends), why.state) == (4096, FrontendState.PROGRAMMED)
-    assert why.left_out == (LeftOutView("10.7.16.0", None, "shop/empty-1", TOO_MANY),)
-    assert len(explain_packet(now, None, parse_destination("10.96.0.3:80")).choices) == 4096
+    assert (len(why.backends), why.state) == (MOST_BACKENDS, FrontendState.PROGRAMMED)
+    assert why.left_out == (LeftOutView("10.7.32.0", None, "shop/empty-1", TOO_MANY),)
+    assert len(explain_packet(now, None, parse_destination("10.96.0.3:80")).choices) == MOST_BACKENDS
+    view = next(it for it in views.service(now, key("empty")).frontends if it.address == "10.96.0.3")
+    assert (len(view.backends), view.beyond) == (MOST_BACKENDS, 1)
+    cut = f"frontend 10.96.0.3:80/TCP has {MOST_BACKENDS + 1} backends, of which {MOST_BACKENDS} are in force"
+    assert f"service/shop/empty: {cut}: no frontend can have more" in findings(now)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from podwire.controller.events import Resync, ResyncReason
 from podwire.controller.history import MOST_LINES, History, record_of, words
 from podwire.controller.transaction import Result, Step
 from podwire.model.addresses import parse_address, parse_prefix
-from podwire.model.network import Backend, Frontend, LocalPodKey, Route, RouteKey, Slots, SysctlKey
+from podwire.model.network import Backend, Frontend, LocalPodKey, Route, RouteKey, Serving, Slots, SysctlKey
 from podwire.model.objects import Protocol
 
 FRONTEND = Frontend(parse_address("10.96.0.1"), Protocol.TCP, 80)
@@ -49,6 +49,35 @@ def test_changes_are_told_by_the_capability_that_wanted_them() -> None:
         {"nftables": 2},
         500.0,
     )
+
+
+SOME = tuple(Backend(parse_address(f"10.2.{n >> 8}.{n & 255}"), 80) for n in range(64))
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted", "says"),
+    [
+        pytest.param(Change(None, Slots(64, SOME)), SOME, "and 48 more)", id="few of many are listed"),
+        pytest.param(
+            Change(Slots(1, (A,)), Slots(64, SOME)), SOME, "and 48 more -10.1.0.1:80 class 64", id="of new ones"
+        ),
+        pytest.param(
+            Change(None, Slots(64, SOME)),
+            (*SOME, A),
+            "and 48 more) (of 65 backends 64 are in force)",
+            id="backends beyond the largest class",
+        ),
+    ],
+)
+def test_many_backends_in_a_line(change: Change, wanted: tuple[Backend, ...], says: str) -> None:
+    step = Step("nftables", {FRONTEND: change}, {}, 1)
+    decided = (
+        ("services", {"nftables": {FRONTEND: Serving(frozenset(wanted))}}),
+        ("services", {"nftables": {FRONTEND: Serving(frozenset({A}))}}),
+    )
+    (line,) = record_of(Result(Resync(ResyncReason.ON_DEMAND), (step,), decided=decided), 1, 1.0).changes["services"]
+    assert line.endswith(says)
+    assert len(line) < 500
 
 
 def test_a_long_record_is_cut_and_says_so() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from immutables import Map
 
 from podwire import views
+from podwire.dataplane.nftables.layout import MOST_BACKENDS
 from podwire.model.addresses import parse_address, parse_prefix
 from podwire.model.network import Backend, LinkKey, Serving, Slots
 from podwire.model.objects import Attachment, Node, PodKey
@@ -87,7 +88,7 @@ def test_an_unknown_service_is_an_error() -> None:
 
 
 A, B, C = (Backend(parse_address(text), 8080) for text in ("10.1.1.2", "10.1.1.3", "10.1.1.4"))
-MANY = [Backend(parse_address(f"10.7.{n >> 8}.{n & 255}"), 80) for n in range(4097)]
+MANY = [Backend(parse_address(f"10.7.{n >> 8}.{n & 255}"), 80) for n in range(MOST_BACKENDS + 1)]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ MANY = [Backend(parse_address(f"10.7.{n >> 8}.{n & 255}"), 80) for n in range(40
         pytest.param({A, B}, slots("10.1.1.3", "10.1.1.2"), FrontendState.PROGRAMMED, id="the order of slots is free"),
         pytest.param({A, B, C}, Slots(4, (C, A, B, None)), FrontendState.PROGRAMMED, id="with an empty slot"),
         pytest.param({A}, Slots(2, (A, None)), FrontendState.PENDING, id="a class too large"),
-        pytest.param(MANY, Slots(4096, tuple(MANY[:-1])), FrontendState.PROGRAMMED, id="as many as there are slots"),
+        pytest.param(MANY, Slots(MOST_BACKENDS, tuple(MANY[:-1])), FrontendState.PROGRAMMED, id="all slots full"),
         pytest.param({A, B}, Slots(2, (A, None)), FrontendState.PENDING, id="a backend is missing"),
         pytest.param({A}, Slots(2, (A, B)), FrontendState.PENDING, id="a backend too many"),
         pytest.param({A}, Slots(None, (A,)), FrontendState.PENDING, id="slots without a verdict"),

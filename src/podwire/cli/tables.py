@@ -52,9 +52,7 @@ def services(seen: views.ServiceList, *, full: bool) -> RenderableType:
         return "no Services"
     table = columns("NAMESPACE", "NAME", "FRONTEND", "STATE", "BACKENDS")
     for it in seen.services:
-        rows = [
-            (_frontend(f), state(f.state.value), _backends(f.backends, None if full else FEW)) for f in it.frontends
-        ]
+        rows = [(_frontend(f), state(f.state.value), _backends(f, None if full else FEW)) for f in it.frontends]
         rows += [(_frontend(c), state("conflict"), _claims(it, c)) for c in it.conflicts]
         for row in rows or [("none", Text(""), "")]:
             table.add_row(it.namespace, it.name, *row)
@@ -139,10 +137,12 @@ def _host_port(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def _backends(held: tuple[views.BackendView, ...], most: int | None) -> str:
-    shown = ", ".join(_host_port(it.address, it.port) for it in held[:most])
+def _backends(it: views.FrontendView, most: int | None) -> str:
+    held = it.backends
+    shown = ", ".join(_host_port(each.address, each.port) for each in held[:most])
     more = len(held) - len(held[:most])
-    return f"{shown} and {more} more" if more else shown or "none"
+    told = f"{shown} and {more} more" if more else shown or "none"
+    return f"{told}; {it.beyond} beyond the {len(held)} that a frontend can have" if it.beyond else told
 
 
 def _claims(it: views.ServiceView, conflict: views.ConflictView) -> str:

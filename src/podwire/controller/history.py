@@ -7,11 +7,12 @@ too, that says so.
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 from podwire.controller.difference import Change
 from podwire.controller.events import FlowsReconciled
 from podwire.controller.transaction import Result
-from podwire.model.network import Slots
+from podwire.model.network import Serving, Slots, listed
 from podwire.model.objects import Value
 
 MOST_RECORDS = 1000
@@ -75,10 +76,11 @@ def changes_in_words(result: Result) -> dict[str, tuple[str, ...]]:
     more: dict[str, int] = {}
     for step in result.steps:
         for key, change in step.difference.items():
-            owner = next((name for name, part in result.decided if key in part.get(step.driver, ())), LEFTOVERS)
+            parts = ((name, part.get(step.driver, {})) for name, part in result.decided)
+            owner, wanted = next(((name, part[key]) for name, part in parts if key in part), (LEFTOVERS, None))
             told = lines.setdefault(owner, [])
             if len(told) < MOST_LINES:
-                told.append(words(key, change))
+                told.append(words(key, change) + _cut(wanted, change.after))
             else:
                 more[owner] = more.get(owner, 0) + 1
     if isinstance(result.event, FlowsReconciled):
@@ -92,12 +94,21 @@ def changes_in_words(result: Result) -> dict[str, tuple[str, ...]]:
     return {owner: tuple(told) for owner, told in lines.items()}
 
 
+def _cut(wanted: Any, after: Any) -> str:
+    """Where not all backends are in force, that."""
+    if not isinstance(wanted, Serving) or not isinstance(after, Slots):
+        return ""
+    held = len(set(after.backends) - {None})
+    return f" (of {len(wanted.backends)} backends {held} are in force)" if held < len(wanted.backends) else ""
+
+
 def words(key: object, change: Change) -> str:
     """One change, in one line."""
     before, after = change
     if isinstance(after, Slots) and isinstance(before, Slots):
         old, new = set(before.backends) - {None}, set(after.backends) - {None}
-        told = [f"+{b}" for b in sorted(map(str, new - old))] + [f"-{b}" for b in sorted(map(str, old - new))]
+        came, went = (sorted(map(str, some)) for some in (new - old, old - new))
+        told = [listed((f"{sign}{b}" for b in some), " ") for sign, some in (("+", came), ("-", went)) if some]
         if before.kind != after.kind or not told:
             told.append(after.kind)
         return f"{key}: {' '.join(told)}"

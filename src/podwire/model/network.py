@@ -4,6 +4,7 @@ Invariants: `space` names a network namespace: "" is the node's own, else it is 
 to say every state that a read can find, broken ones too: a state that can't be expressed reads as health.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple, Self
 
 from podwire.model.addresses import Address, Family, Prefix, family_of, show_address, show_host_port
@@ -189,6 +190,16 @@ class Serving(Value, frozen=True):
     weight: int = 1
 
 
+MOST_LISTED = 16
+
+
+def listed(words: Iterable[str], between: str = ", ") -> str:
+    """The first few of them, and how many more there are."""
+    told = list(words)
+    more = len(told) - MOST_LISTED
+    return between.join([*told[:MOST_LISTED], f"and {more} more"] if more > 0 else told)
+
+
 class Slots(NamedTuple):
     """A frontend as nftables holds it.
 
@@ -215,7 +226,7 @@ class Slots(NamedTuple):
         return " and ".join(mark for mark in marks if mark) or "no verdict"
 
     def __str__(self) -> str:
-        held = ", ".join(str(b) for b in self.backends if b is not None)
+        held = listed(str(b) for b in self.backends if b is not None)
         return f"{self.kind}: {held}" if held else self.kind
 
 

@@ -17,7 +17,7 @@ from podwire.dataplane.messages import Message, attrs, text
 from podwire.dataplane.nftables import affinity, libnftables, reading, rules, slots
 from podwire.dataplane.nftables import render as r
 from podwire.dataplane.nftables import wire as w
-from podwire.dataplane.nftables.layout import SEAL, layout, renew, seal
+from podwire.dataplane.nftables.layout import SEAL, TABLE, keyword, layout, renew, seal
 from podwire.dataplane.nftables.watch import Watch
 from podwire.model.addresses import FAMILIES, Family
 from podwire.model.network import AffinityKey, RulesKey, Slots
@@ -109,6 +109,19 @@ class NFTables:
     def changed(self, _: Mapping[Any, Any]) -> frozenset[Any] | None:
         """None: others have changed our tables since the last look; else no key."""
         return None if self._watch.touched() else frozenset()
+
+    def uninstall(self) -> list[str]:
+        """Removes the tables that carry our seal; says in words what became of each."""
+        found = []
+        for family in FAMILIES:
+            name = f"table {keyword(family)} {TABLE}"
+            held = _rules(self._socket, family)
+            if held is not None and not held.comment(SEAL):
+                found.append(f"{name}: stays, it has no seal of ours")
+            elif held is not None:
+                error = libnftables.run(f"delete {name}")
+                found.append(f"{name}: {error.strip() or 'removed'}")
+        return found
 
     def generation(self) -> int:
         """Of the whole ruleset: rises with every commit, whoever makes it."""

@@ -8,10 +8,10 @@ empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that n
     guardout
     pre, out   a frontend's verdict in `svc` sends the packet to the chain of its capacity class; one that has another
                list for clients in the cluster has that in `svc_internal`
-    c1 … c4096 draw a slot of `eps` and rewrite the destination; an empty slot breaks the rule, the next draws again;
+    c1 … c8192 draw a slot of `eps` and rewrite the destination; an empty slot breaks the rule, the next draws again;
                then one from the lower half, which is always full; then the first slot, since every lookup reads the
                newest generation: a frontend may have left this class in between
-    i1 … i4096 the same for the cluster's list: its slots are numbered from INTERNAL on
+    i1 … i8192 the same for the cluster's list: its slots are numbered from INTERNAL on
     affine60   asks who is remembered for 60 seconds (map `affinity60`), and sends the others to the class in `drawn`;
                affinein60 does it for the cluster's list. These come and go with the Services: see affinity.py
     in         remembers who connects, by the chain learn60 that `remembered` names; so does post
@@ -24,7 +24,9 @@ empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that n
 from podwire.model.addresses import IPV4, Family
 
 TABLE = "podwire"
-CLASSES = tuple(1 << n for n in range(13))
+CLASSES = tuple(1 << n for n in range(14))
+"""Slots. A class costs 48 rules of each family; what a Service of so many backends costs is its elements."""
+MOST_BACKENDS = CLASSES[-1]
 DRAWS = 6
 """From all slots, before the one from the full lower half: at worst one in 64 new connections gets there."""
 INTERNAL = 1 << 16
