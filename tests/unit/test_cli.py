@@ -368,7 +368,10 @@ async def test_explain_limits_what_it_says(agent: ServedAgent) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["shop/web"], "'shop/web': expected service/NAMESPACE/NAME, or FROM IP:PORT[/PROTOCOL]"),
+        (
+            ["shop/web"],
+            "'shop/web' alone explains nothing: expected `podwire explain service/NAMESPACE/NAME`, or ",
+        ),
         (["service/web"], "'web': expected NAMESPACE/NAME"),
         (["service/shop/none"], "no service/shop/none on this node"),
         (["service/default/web"], "no service/default/web on this node; there is shop/web"),

@@ -42,6 +42,7 @@ app.command(
     help="What is right on this node, what is wrong and what to do; exit code 1 where something is wrong.",
 )
 app.command("podwire.cli.plugin:install", name="install-plugin", help="Put the CNI plugin on this node.")
+app.command("podwire.cli.uninstall:uninstall", name="uninstall", help="Take off this node what Podwire has put there.")
 app.command(
     "podwire.lab.commands:app", name="lab", help="A cluster of network namespaces on this machine, from manifests."
 )

@@ -71,7 +71,9 @@ def explain(what: str, to: str | None = None, /, *, target: Target = HERE, outpu
         return 0
     kind, _, name = what.partition("/")
     if kind != "service":
-        raise Failed(f"{what!r}: expected service/NAMESPACE/NAME, or FROM IP:PORT[/PROTOCOL]", WRONG_USAGE)
+        forms = "`podwire explain service/NAMESPACE/NAME`, or `podwire explain FROM IP:PORT[/PROTOCOL]`"
+        source = "FROM is an IP address, `node`, or a pod as NAMESPACE/NAME"
+        raise Failed(f"{what!r} alone explains nothing: expected {forms}; {source}", WRONG_USAGE)
     body = ask(target.socket(), "GET", f"/explain/service/{_object_path(name)}")
     _tell(body, output, ServiceWhy, explanations.service)
     return 0

@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 
 from podwire.cli.client import WRONG_USAGE, Failed
 from podwire.cli.target import Output
-from podwire.lab.layout import ROOT, load
+from podwire.lab.layout import DEFAULT, ROOT, called, load
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,7 +43,7 @@ class Which:
         Where labs keep their directories.
     """
 
-    name: Annotated[str, Parameter(env_var="PODWIRE_LAB")] = "lab"
+    name: Annotated[str, Parameter(env_var="PODWIRE_LAB")] = DEFAULT
     run_dir: Annotated[Path, Parameter(env_var="PODWIRE_LAB_DIR")] = ROOT
 
 
@@ -65,7 +65,7 @@ def up(directory: Path, /, *, nodes: int = 1, which: Which = _LAB) -> int:
 
     lab = lifecycle.up(which.run_dir, which.name, directory, nodes, partial(print, flush=True))
     seen = _view(lab)
-    print(f"lab {lab.name} is up: `podwire lab status`, `podwire lab exec POD -- COMMAND`, `podwire lab down`")
+    print(f"{called(lab.name)} is up: `podwire lab status`, `podwire lab exec POD -- COMMAND`, `podwire lab down`")
     return 1 if seen.problems or any(pod.problem for pod in seen.pods) else 0
 
 
@@ -75,7 +75,7 @@ def down(*, which: Which = _LAB) -> int:
     from podwire.lab import lifecycle
 
     found = lifecycle.down(which.run_dir, which.name)
-    print(f"lab {which.name} is gone" if found else f"there is no lab {which.name}: nothing to do")
+    print(f"{called(which.name)} is gone" if found else f"there is no lab {which.name}: nothing to do")
     return 0
 
 

@@ -19,6 +19,14 @@ SUPERVISOR = "supervisor"
 """The role of a lab's own process in its record."""
 
 
+DEFAULT = "lab"
+
+
+def called(name: str) -> str:
+    """A lab in a sentence."""
+    return "the lab" if name == DEFAULT else f"lab {name}"
+
+
 class LabError(Failed):
     """What a command of the lab can't do; one line says why, and what to do."""
 
