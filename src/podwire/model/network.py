@@ -65,6 +65,8 @@ class Link(Value, frozen=True):
     mtu: int
     altname: str
     alias: str
+    astray: tuple[str, ...] = ()
+    """What of the node's end is not as it was born: its name, or settings below net/ in /proc/sys."""
 
 
 class UpKey(Value, frozen=True):

@@ -102,6 +102,11 @@ def interface_name(key: AttachmentKey) -> str:
     return LINK_PREFIX + _digest(key).hex()[:12]
 
 
+def name_from(altname: str) -> str:
+    """The node's end's, from the altname of a sandbox whose ID is not too long for it."""
+    return LINK_PREFIX + sha1(altname.encode(), usedforsecurity=False).hexdigest()[:12]
+
+
 def pod_index(it: Attachment) -> int:
     """Of the pod's end, in its own namespace: far from what others have there (tunl0 is often born as 2), and not the
     node's end's, since the kernel leaves a link's other end out where both have one number."""

@@ -85,9 +85,10 @@ class Linux:
         self._dying = {r.name_of(links[index]): index for index in dying}
         living = {index: seen for index, seen in links.items() if index not in doomed | dying}
         found |= r.up("", living)
-        found.update(r.link_of(index, seen, ends) for index, seen in living.items() if r.is_ours(seen))
-        found.update(_objects("", self._node))
         found |= {SysctlKey(path): value for path in SYSCTLS if (value := sysctl.read(path)) is not None}
+        off = frozenset(name for name, path in sysctl.FORWARDS.items() if found.get(SysctlKey(path)) == "0")
+        found.update(r.link_of(index, seen, ends, off) for index, seen in living.items() if r.is_ours(seen))
+        found.update(_objects("", self._node))
         return {key: value for key, value in found.items() if key in scope}
 
     def _inside(self, space: str, ends: r.Ends) -> dict[Any, Any]:
@@ -190,6 +191,17 @@ class Linux:
         """Whether a doomed link may still hold a name that a new one is to have, on the node or in the pod."""
         return key.name in self._doomed or not {wanted.space, ""}.isdisjoint(self._doomed.values())
 
+    def _put_right(self, key: LinkKey, change: Change) -> Outcome | None:
+        """Settings that no message can change; an error, if any."""
+        for path in change.before.astray if change.before is not None else ():
+            if path.startswith("ipv6/"):
+                try:
+                    self.writes += 1
+                    sysctl.write(f"net/{path}", str(r.WANTED_SETTINGS[path.rpartition("/")[2]]))
+                except OSError as error:
+                    return Outcome(error=f"{key}: sysctl net/{path}: {error.strerror}")
+        return None
+
     def _set(self, key: SysctlKey, change: Change) -> Outcome:
         if change.after is None:
             return Outcome(change.before)
@@ -224,6 +236,7 @@ class Linux:
                     outcomes[key] = Outcome(change.after, again=r.disturbs(change) or key.name in self._dying)
                     if key.name in self._dying:
                         messages += r.delete_link(self._dying.pop(key.name))
+                    outcomes[key] = self._put_right(key, change) or outcomes[key]
                 made = r.render(key, change, descriptor)
                 messages += made
                 owners += [None] * (len(messages) - len(owners) - len(made)) + [key] * len(made)

@@ -30,7 +30,7 @@ from podwire.model.network import (
     SysctlKey,
     UpKey,
 )
-from podwire.pods.wiring import LINK_PREFIX
+from podwire.pods.wiring import LINK_PREFIX, NODE_MAC, name_from
 
 PROTOCOL = 177
 """Ours: of routes (rtm_protocol), addresses (IFA_PROTO) and neighbours (NDA_PROTOCOL)."""
@@ -66,7 +66,10 @@ _PROTOCOLS = {
     11: "zebra",
 }
 """As `ip route` names them (/etc/iproute2/rt_protos)."""
-SEND_REDIRECTS, RP_FILTER = 6, 8  # of IPV4_DEVCONF
+WANTED_SETTINGS = {"forwarding": 1, "send_redirects": 0, "rp_filter": 1}
+"""Of each node's end, those of both families alike."""
+_IPV4_SETTINGS = {1: "forwarding", 6: "send_redirects", 8: "rp_filter"}
+"""By their numbers (IPV4_DEVCONF)."""
 NO_LINK_LOCAL = b"\x01"  # IN6_ADDR_GEN_MODE_NONE
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_LINKINFO, IFLA_IFALIAS, IFLA_AF_SPEC, IFLA_GROUP = (
     1, 3, 4, 5, 18, 20, 26, 27,
@@ -222,6 +225,8 @@ def _link(name: str, change: Change, descriptor: int) -> list[Message]:
     if before.altname != after.altname:
         found.append(Message(NEWPROP, CREATE | EXCL, _altname(after)))
     settings = u32(IFLA_MTU, after.mtu) + attr(IFLA_IFALIAS, after.alias.encode())
+    if before.astray:
+        settings += text(IFLA_IFNAME, name) + _per_interface()
     if before.node_mac != after.node_mac:  # only then: the kernel forgets the neighbours, even for the same address
         settings += attr(IFLA_ADDRESS, after.node_mac)
     return [*found, Message(NEWLINK, 0, _header(after.index) + settings)]
@@ -243,16 +248,16 @@ def _new_link(name: str, it: Link, descriptor: int) -> list[Message]:
         + u32(IFLA_MTU, it.mtu)
         + nest(IFLA_LINKINFO, attr(1, b"veth"), nest(2, attr(1, peer)))
     )
-    per_interface = nest(
-        IFLA_AF_SPEC,
-        nest(2, nest(1, u32(SEND_REDIRECTS, 0), u32(RP_FILTER, 1))),
-        nest(10, attr(8, NO_LINK_LOCAL)),
-    )
     return [
         Message(NEWLINK, CREATE | EXCL, born),
-        Message(NEWLINK, 0, _header(it.index) + attr(IFLA_IFALIAS, it.alias.encode()) + per_interface),
+        Message(NEWLINK, 0, _header(it.index) + attr(IFLA_IFALIAS, it.alias.encode()) + _per_interface()),
         Message(NEWPROP, CREATE | EXCL, _altname(it)),
     ]
+
+
+def _per_interface() -> bytes:
+    ipv4 = (u32(number, WANTED_SETTINGS[path]) for number, path in _IPV4_SETTINGS.items())
+    return nest(IFLA_AF_SPEC, nest(2, nest(1, *ipv4)), nest(10, attr(8, NO_LINK_LOCAL)))
 
 
 def _altname(it: Link) -> bytes:
@@ -276,9 +281,48 @@ def name_of(seen: Seen) -> str:
 
 
 def is_ours(seen: Seen) -> bool:
+    return our_name(seen) is not None
+
+
+def our_name(seen: Seen) -> str | None:
+    """The name that a link of ours was born with, also where somebody has renamed it; None: it is none of ours."""
+    if attrs(seen.get(IFLA_LINKINFO, b"")).get(1, b"").rstrip(b"\0") != b"veth":
+        return None
     name = name_of(seen)
-    kind = attrs(seen.get(IFLA_LINKINFO, b"")).get(1, b"")
-    return name.startswith(LINK_PREFIX) and len(name) == NAME_BYTES and kind.rstrip(b"\0") == b"veth"
+    if name.startswith(LINK_PREFIX) and len(name) == NAME_BYTES:
+        return name
+    if seen.get(IFLA_ADDRESS) != NODE_MAC:
+        return None
+    return next((name_from(altname) for altname in _altnames(seen)), None)
+
+
+def _altnames(seen: Seen) -> list[str]:
+    """Of ours: others may have given it names too."""
+    listed = (v[:-1].decode(errors="replace") for k, v in walk(seen.get(IFLA_PROP_LIST, b"")) if k == IFLA_ALT_IFNAME)
+    return [name for name in listed if "." in name]
+
+
+def settings(seen: Seen) -> dict[str, int]:
+    """Of a node's end: by its path below net/, each setting that we give it."""
+    families = attrs(seen.get(IFLA_AF_SPEC, b""))
+    ipv4, ipv6 = attrs(families.get(2, b"")).get(1, b""), attrs(families.get(10, b"")).get(2, b"")
+    name = name_of(seen)
+    found = {}
+    for number, path in _IPV4_SETTINGS.items():
+        if len(ipv4) >= number * 4:
+            found[f"ipv4/conf/{name}/{path}"] = unpack_from("=i", ipv4, (number - 1) * 4)[0]
+    if ipv6:
+        found[f"ipv6/conf/{name}/forwarding"] = unpack_from("=i", ipv6)[0]
+    return found
+
+
+def _astray(seen: Seen, off: frozenset[str]) -> Iterator[str]:
+    if name_of(seen) != our_name(seen):
+        yield f"renamed to {name_of(seen)}"
+    for path, value in settings(seen).items():
+        setting = path.rpartition("/")[2]
+        if value != WANTED_SETTINGS[setting] and not (setting == "forwarding" and path.partition("/")[0] in off):
+            yield path
 
 
 def is_doomed(seen: Seen) -> bool:
@@ -346,12 +390,12 @@ def ends(space: str, number: int, seen: dict[int, Seen]) -> Ends:
     }
 
 
-def link_of(index: int, seen: Seen, others: Ends) -> tuple[LinkKey, Link]:
-    """`others`: the pods' ends. One that is in no namespace we know has space ""."""
-    listed = (v[:-1].decode(errors="replace") for k, v in walk(seen.get(IFLA_PROP_LIST, b"")) if k == IFLA_ALT_IFNAME)
-    altnames = [name for name in listed if "." in name]  # others may have given it names too
+def link_of(index: int, seen: Seen, others: Ends, off: frozenset[str] = frozenset()) -> tuple[LinkKey, Link]:
+    """`others`: the pods' ends. One that is in no namespace we know has space "". `off`: the families that the node
+    doesn't forward at all, "ipv4" or "ipv6": that no link of ours does is a consequence."""
+    altnames = _altnames(seen)
     space, inner, interface, mac = others.get(other_end(seen), ("", 0, "", b""))
-    return LinkKey(name_of(seen)), Link(
+    return LinkKey(our_name(seen) or name_of(seen)), Link(
         index=index,
         node_mac=seen.get(IFLA_ADDRESS, b""),
         space=space,
@@ -361,6 +405,7 @@ def link_of(index: int, seen: Seen, others: Ends) -> tuple[LinkKey, Link]:
         mtu=unpack_from("=I", seen[IFLA_MTU])[0],
         altname=altnames[0] if altnames else "",
         alias=seen.get(IFLA_IFALIAS, b"\0")[:-1].decode(errors="replace"),
+        astray=tuple(_astray(seen, off)),
     )
 
 

@@ -13,6 +13,8 @@ ROOT = Path(os.environ.get("PODWIRE_PROC_SYS", "/proc/sys"))
 namespace of the thread that looks."""
 
 FORWARDING = "net/ipv6/conf/all/forwarding"
+FORWARDS = {"ipv4": "net/ipv4/ip_forward", "ipv6": FORWARDING}
+"""Whether the node forwards at all, by family."""
 
 
 def read(path: str) -> str | None:
