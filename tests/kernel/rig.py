@@ -58,7 +58,7 @@ def identity(path: str) -> tuple[int, int]:
     """Device and inode of what a path leads to."""
     try:
         found = os.stat(path)
-    except FileNotFoundError:
+    except OSError:
         return 0, 0
     return found.st_dev, found.st_ino
 
