@@ -36,6 +36,7 @@ from podwire.dataplane.linux.mtu import default_route_mtu
 from podwire.dataplane.nftables.clients import Clients
 from podwire.dataplane.nftables.driver import NFTables
 from podwire.dataplane.reconciler import Reconciler
+from podwire.healthserver import HealthServer
 from podwire.model.objects import Attachment, AttachmentKey, NodeKey, Object, ObjectKey
 from podwire.model.snapshot import Local, Snapshot
 from podwire.model.text import printable
@@ -101,6 +102,7 @@ class Agent:
         self.flows = Reconciler((self.conntrack, self.clients), self.controller)
         self.manifests = Manifests(config.manifests) if config.manifests is not None else None
         self.kubernetes = KubernetesObjects(self.api, config.node_name) if self.api is not None else None
+        self.health = HealthServer(self.controller, self.api is not None, config.healthz_listen)
         self._collecting: asyncio.Task[None] | None = None
 
     def restore(self) -> None:
@@ -186,6 +188,7 @@ class Agent:
             found += self.manifests.loaded.errors
         if self.kubernetes is not None:
             found += self.kubernetes.errors
+        found += self.health.errors
         return tuple(map(printable, found))
 
     def close(self) -> None:
@@ -242,6 +245,7 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
         log.warning("the first resync failed in part, and is tried again: %s", startup.error)
     agent.collect_later()  # what a killed agent had still to delete
     stack.push_async_callback(tasks.stop)
+    await agent.health.adjust()  # a load balancer that asks meanwhile takes the node for dead
     _follow_sources(agent, tasks, listed is not None)
     gc.collect()
     gc.freeze()
@@ -307,6 +311,7 @@ def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
         tasks.keep("the periodic verify", partial(kernel_watch.verify, agent.controller, seconds, readers))
     tasks.keep("the mark for the CNI plugin", lambda _: agent.leave_mark())
     tasks.keep("the watch over stale flows", lambda _: agent.flows.run())
+    tasks.keep("the answers to load balancers", lambda _: agent.health.run())
     if manifests is not None:
         tasks.keep("the watch of the manifests", lambda again: manifests.run(submit, not again))
     if kubernetes is not None:

@@ -58,6 +58,8 @@ class Config(Struct, frozen=True):
     """How many times as many of this node's connections a backend on this node gets as one elsewhere."""
     metrics_listen: tuple[str, int] | None = None
     """Where metrics and health are served over TCP too; None: on the admin socket only."""
+    healthz_listen: tuple[str, int] | None = None
+    """Where load balancers are told whether this node serves, as kube-proxy tells them; None: nowhere."""
     log_level: str = "info"
     verify_seconds: int = 60
     """From one periodic verify to the next; 0: none."""
@@ -110,10 +112,12 @@ _KEYS: _Keys = {
     "mtu": (Annotated[int, Meta(ge=1280, le=65535)], "a whole number from 1280 to 65535; leave it out to detect it"),
     "service_local_backend_weight": (Annotated[int, Meta(ge=1, le=100)], "a whole number from 1 to 100"),
     "metrics_listen": (str, 'an IP address and a port, such as "127.0.0.1:9273" or "[::1]:9273"'),
+    "healthz_listen": (str, 'an IP address and a port, such as "0.0.0.0:10256" for all addresses of both families'),
     "verify_seconds": (Annotated[int, Meta(ge=0, le=86400)], "a whole number of seconds up to 86400; 0 for never"),
     "log_level": (Literal["debug", "info", "warning", "error"], 'one of "debug", "info", "warning", "error"'),
 }
 _REQUIRED = ("node_name", "state_dir")
+_LISTEN = ("metrics_listen", "healthz_listen")
 _KUBERNETES_KEYS: _Keys = {
     "kubeconfig": (Annotated[str, Meta(pattern=_ABSOLUTE)], "an absolute path of a file"),
     "context": (Annotated[str, Meta(min_length=1)], "the name of a context in the kubeconfig"),
@@ -156,8 +160,9 @@ def parse_config(text: str, file: str, node_name: str = "") -> Config:
         found["kubernetes"] = _kubernetes(file, found["kubernetes"])
     if found.get("manifests") and found.get("kubernetes"):
         raise ConfigError(f"{file}: manifests, kubernetes: expected one of the two: the objects come from one place")
-    if "metrics_listen" in found:
-        found["metrics_listen"] = _listen(file, found["metrics_listen"])
+    for key in _LISTEN:
+        if key in found:
+            found[key] = _listen(file, key, found[key])
     found["service_cidrs"] = tuple(_prefix(file, range_) for range_ in found.get("service_cidrs", ()))
     return Config(**found)
 
@@ -200,12 +205,11 @@ def _state_dir(file: str, text: str) -> Path:
     return path
 
 
-def _listen(file: str, text: str) -> tuple[str, int]:
+def _listen(file: str, key: str, text: str) -> tuple[str, int]:
     try:
         address, port = parse_host_port(text)
     except ValueError:
-        form = _KEYS["metrics_listen"][1]
-        raise ConfigError(f"{file}: metrics_listen: expected {form}; found {text!r}") from None
+        raise ConfigError(f"{file}: {key}: expected {_KEYS[key][1]}; found {text!r}") from None
     return show_address(address), port
 
 

@@ -88,6 +88,15 @@ def test_metrics_are_served_at_an_address_and_a_port(text: str) -> None:
     assert str(error.value) == f"f: metrics_listen: {form}; found {text!r}"
 
 
+@pytest.mark.parametrize(
+    ("text", "listen"), [("0.0.0.0:10256", ("0.0.0.0", 10256)), ("[fd00::1]:10256", ("fd00::1", 10256))]
+)
+def test_where_load_balancers_are_answered(text: str, listen: tuple[str, int]) -> None:
+    assert parse_config(f'{LEAST}healthz_listen = "{text}"', "f").healthz_listen == listen
+    with pytest.raises(ConfigError, match="healthz_listen: expected an IP address and a port, such as"):
+        parse_config(f'{LEAST}healthz_listen = "10256"', "f")
+
+
 @pytest.mark.parametrize("name", ["n", "worker-1", "rack2.site.example", "9"])
 def test_node_names_of_kubernetes_are_allowed(name: str) -> None:
     assert parse_config(f'node_name = "{name}"\nstate_dir = "/s"', "f").node_name == name
@@ -111,7 +120,7 @@ NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, 
         pytest.param(
             LEAST + "[zzz]\na = 1",
             "zzz: unknown key; the keys are node_name, state_dir, manifests, kubernetes, service_cidrs, mtu, "
-            "service_local_backend_weight, metrics_listen, verify_seconds, log_level",
+            "service_local_backend_weight, metrics_listen, healthz_listen, verify_seconds, log_level",
             id="a table like none of the keys",
         ),
         pytest.param(

@@ -545,6 +545,21 @@ def test_node(spec: Any, status: Any, value: Node) -> None:
     assert translate(node(spec, status)) == (NodeKey("n"), value, "")
 
 
+@pytest.mark.parametrize(
+    ("spec", "metadata", "leaving"),
+    [
+        ({"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}, {}, True),
+        ({"taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}, {}, False),
+        ({"taints": None}, {}, False),
+        ({}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}, True),
+    ],
+    ids=["about to be deleted", "another taint", "no taints", "being deleted"],
+)
+def test_a_node_that_load_balancers_should_leave(spec: Any, metadata: Any, leaving: bool) -> None:
+    _, value, _ = translate(node(spec, **metadata))
+    assert value == Node(leaving=leaving)
+
+
 def test_labels_are_sorted() -> None:
     labels = {"b": "2", "a": "1"}
     _, value, _ = translate(node(labels=labels, namespace="not meant for nodes"))

@@ -18,6 +18,7 @@ from podwire.controller.events import (
     Shutdown,
 )
 from podwire.controller.loop import Controller
+from podwire.model.network import Frontend
 from podwire.model.objects import AttachmentKey, NodeKey, PodKey
 from tests.unit import world
 from tests.unit.world import Memory
@@ -191,6 +192,26 @@ async def test_drivers_are_in_sync_once_a_resync_has_brought_them_to_work() -> N
     assert bench.controller.unsynced == frozenset()
     await bench.controller.submit(Shutdown())
     await running
+
+
+async def test_a_driver_that_can_do_nothing_is_broken_until_a_resync_has_mended_it(bench: Bench) -> None:
+    """One refused key is none of that: the rest of what it holds works."""
+    key, service = (
+        world.ServiceKey("default", "a"),
+        world.Service((world.ServicePort("p", world.Protocol.TCP, 80),), (world.parse_address("10.96.0.1"),)),
+    )
+    refused = Frontend(service.cluster_ips[0], world.Protocol.TCP, 80)
+    bench.nftables.fails = lambda it: "no room" if it == refused else None
+    await bench.controller.submit(KubeStateChange(((key, service),)))
+    await bench.until("Resync healing of nftables")
+    assert bench.controller.broken == frozenset()
+    bench.nftables.blind = True
+    await bench.controller.submit(Resync(ResyncReason.ON_DEMAND))
+    assert bench.controller.broken == {"nftables"}
+    bench.nftables.blind, bench.nftables.fails = False, lambda _: None
+    while bench.controller.broken:
+        await bench.controller.next_record()
+    assert await bench.controller.verify() == {}
 
 
 def test_memory_is_as_strict_as_the_kernel() -> None:

@@ -21,6 +21,7 @@ def service(why: ServiceWhy) -> RenderableType:
     parts: list[RenderableType] = [Text(f"Service {why.service}", "bold")]
     for it in why.frontends:
         parts += _frontend(it)
+    parts += [Text(f"  {line}") for line in why.health]
     parts += [_note(note) for note in why.notes]
     return Group(*parts)
 

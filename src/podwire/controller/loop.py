@@ -61,6 +61,8 @@ class Controller:
         self.history, self.tally = History(), Tally()
         self.unsynced = frozenset(driver.name for driver in transaction.drivers)
         """The drivers that no resync since the start has brought to work."""
+        self.broken: frozenset[str] = frozenset()
+        """The drivers that could not work at all when they last should have, and no resync since has mended that."""
         self.follow: Callable[[Result], None] = lambda _: None
         """Told of each event that ended, once the snapshot knows it: for drivers with a pace of their own."""
         self._transaction, self._clock = transaction, clock
@@ -204,8 +206,11 @@ class Controller:
 
     def _heal_later(self, result: Result) -> None:
         """Each driver that failed is read and mended later; the more often in a row, the later."""
+        self.broken |= {step.driver for step in result.steps if step.error is not None}
         if isinstance(result.event, Resync):
-            self.unsynced -= {step.driver for step in result.steps if step.worked()}
+            worked = {step.driver for step in result.steps if step.worked()}
+            self.unsynced -= worked
+            self.broken = self.broken - worked | {step.driver for step in result.steps} - worked
             for step in result.steps:
                 if not step.errors():
                     self._failures.pop(step.driver, None)

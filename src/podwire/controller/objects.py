@@ -72,6 +72,7 @@ def listed(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapsh
         claims=Map(),
         misplaced=Map(),
         affinities=Map(),
+        health_ports=Map(),
     )
     return changed(empty, objects)[0]
 
@@ -178,14 +179,24 @@ def _within(address: Address, ranges: tuple[Prefix, ...]) -> bool:
 
 
 def _put_service(now: Snapshot, key: ServiceKey, service: Service | None) -> tuple[Snapshot, Touched]:
-    old, affinities = now, now.affinities
+    old, affinities, health_ports = now, now.affinities, now.health_ports
     for it, holds in ((now.services.get(key), False), (service, True)):
-        if it is not None and it.affinity:
-            rest = affinities.get(it.affinity, frozenset()) - {key}
-            affinities = _set(affinities, it.affinity, rest | {key} if holds else rest or None)
-    now = replace(now, services=_set(now.services, key, service), affinities=affinities)
+        if it is not None:
+            affinities = _index(affinities, it.affinity, key, holds)
+            health_ports = _index(health_ports, it.health_port, key, holds)
+    now = replace(now, services=_set(now.services, key, service), affinities=affinities, health_ports=health_ports)
     now, touched = _claim(now, key, service, old)
     return now, Touched(services=frozenset(touched))
+
+
+def _index(
+    index: Map[int, frozenset[ServiceKey]], number: int, key: ServiceKey, holds: bool
+) -> Map[int, frozenset[ServiceKey]]:
+    """0 is no number."""
+    if not number:
+        return index
+    rest = index.get(number, frozenset()) - {key}
+    return _set(index, number, rest | {key} if holds else rest or None)
 
 
 def _claim(now: Snapshot, key: ServiceKey, service: Service | None, old: Snapshot) -> tuple[Snapshot, set[ServiceKey]]:

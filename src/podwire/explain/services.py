@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from podwire import views
+from podwire import health, views
 from podwire.dataplane.nftables.layout import CLASSES
 from podwire.dataplane.nftables.slots import slots
 from podwire.explain.places import Places, places, where
@@ -71,6 +71,8 @@ class ServiceWhy(Struct, frozen=True):
     service: str
     frontends: tuple[FrontendWhy, ...]
     notes: tuple[str, ...]
+    health: tuple[str, ...] = ()
+    """What becomes of its health check node port, in words."""
 
 
 def explain_service(now: Snapshot, key: ServiceKey, errors: Iterable[str] = ()) -> ServiceWhy:
@@ -90,7 +92,7 @@ def explain_service(now: Snapshot, key: ServiceKey, errors: Iterable[str] = ()) 
         for port, kind, frontend in named
     )
     limits = (LIMITS[state] for state in LIMITS if any(it.state is state for it in told))
-    return ServiceWhy(show(key), told, (*_notes(now, key, it), *limits, *wrong))
+    return ServiceWhy(show(key), told, (*_notes(now, key, it), *limits, *wrong), health.in_words(now, key))
 
 
 def show(key: ServiceKey | SliceKey | PodKey) -> str:

@@ -91,11 +91,13 @@ class Namespace(Value, frozen=True):
 
 
 class Node(Value, frozen=True):
-    """`pod_cidrs`: Node.spec.podCIDRs. `addresses`: its InternalIPs in the order the object gives them."""
+    """`pod_cidrs`: Node.spec.podCIDRs. `addresses`: its InternalIPs in the order the object gives them. `leaving`: it
+    is being deleted, or the cluster autoscaler is about to (KEP-3836)."""
 
     pod_cidrs: tuple[Prefix, ...] = ()
     addresses: tuple[Address, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+    leaving: bool = False
 
 
 class Pod(Value, frozen=True):
@@ -120,6 +122,7 @@ class Service(Value, frozen=True):
     one frontend the older has it. `balancer_ips`: those of status.loadBalancer.ingress that packets reach as they are
     (ipMode VIP, KEP-1860). `source_ranges`: who may use these. `affinity`: for how many seconds after its last new
     connection a client keeps its backend, 0: not at all. `external_local`, `internal_local`: the traffic policies.
+    `health_port`: where load balancers ask each node by HTTP whether it has backends (healthCheckNodePort), 0: nowhere.
     """
 
     ports: tuple[ServicePort, ...]

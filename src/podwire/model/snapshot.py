@@ -101,6 +101,9 @@ class Snapshot(Struct, frozen=True):
     affinities: Map[int, frozenset[ServiceKey]] = Map()
     """By seconds: the Services that remember their clients for so long."""
 
+    health_ports: Map[int, frozenset[ServiceKey]] = Map()
+    """By health check node port: the Services that name it."""
+
     ledger: Map[Address | int, AttachmentKey] = Map()
     """Pod addresses and interface indexes in use."""
     cursors: Map[Prefix, int] = Map()

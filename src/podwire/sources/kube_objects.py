@@ -115,9 +115,18 @@ class Pod(Wire, frozen=True):
     status: PodStatus | None = None
 
 
+class NodeMeta(LabelMeta, frozen=True):
+    deletion_timestamp: str | None = None
+
+
+class Taint(Wire, frozen=True):
+    key: str
+
+
 class NodeSpec(Wire, frozen=True):
     pod_cidr: str | None = field(default=None, name="podCIDR")
     pod_cidrs: list[str] | None = field(default=None, name="podCIDRs")
+    taints: list[Taint] | None = None
 
 
 class NodeAddress(Wire, frozen=True):
@@ -130,7 +139,7 @@ class NodeStatus(Wire, frozen=True):
 
 
 class Node(Wire, frozen=True):
-    metadata: LabelMeta
+    metadata: NodeMeta
     spec: NodeSpec | None = None
     status: NodeStatus | None = None
 

@@ -363,7 +363,13 @@ def _node(thing: Node, left_out: list[Invalid] | None) -> objects.Node:
     check_one_per_family("spec.podCIDRs", [each.first for each in ranges])
     addresses = read_each("status.addresses", status.addresses, _internal, left_out)
     own = tuple(dict.fromkeys(each for each in addresses if each is not None))
-    return objects.Node(tuple(ranges), own, _labels(thing.metadata))
+    doomed = any(taint.key == _TO_BE_DELETED for taint in spec.taints or [])
+    leaving = doomed or thing.metadata.deletion_timestamp is not None
+    return objects.Node(tuple(ranges), own, _labels(thing.metadata), leaving)
+
+
+_TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"
+"""The taint of a node that the cluster autoscaler is about to delete: load balancers should leave it (KEP-3836)."""
 
 
 def _service_cidr(thing: ServiceCIDR, left_out: list[Invalid] | None) -> objects.ServiceCIDR:

@@ -48,11 +48,14 @@ def _health() -> str:
     place = f"http://127.0.0.1:{HEALTH_PORT}/healthz"
     try:
         connection.request("GET", "/healthz")
-        body = connection.getresponse().read(10_000)
+        answer = connection.getresponse()
+        body = answer.read(10_000)
     except (OSError, http.client.HTTPException):
         return ""
     finally:
         connection.close()
+    if answer.getheader("Server", "").startswith("podwire/"):  # an agent's healthz_listen
+        return ""
     try:
         told = json.loads(body)
         return f"{place} (last updated {told['lastUpdated']})"

@@ -1,0 +1,239 @@
+"""Load balancers ask a node by HTTP: a Service's health check node port, and kube-proxy's own port."""
+
+import http.client
+import json
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podwire.doctor.read import others
+from tests.kernel.process import AgentProcess
+from tests.kernel.rig import MakeSpace, Space, by_hand, entered
+
+PORT, HEALTHZ = 32000, 10256
+V4, V6 = "192.0.2.1", "fd99::1"
+NODE = """\
+apiVersion: v1
+kind: Node
+metadata: {name: one}
+spec:
+  podCIDRs: ["10.1.1.0/24", "fd01::/64"]
+  taints: [TAINTS]
+status: {addresses: [{type: InternalIP, address: 192.0.2.1}, {type: InternalIP, address: "fd99::1"}]}
+"""
+SERVICE = """\
+apiVersion: v1
+kind: Service
+metadata: {name: NAME, creationTimestamp: "CREATED"}
+spec:
+  type: LoadBalancer
+  clusterIPs: [10.96.0.NUMBER, "fd00:96::NUMBER"]
+  externalTrafficPolicy: Local
+  healthCheckNodePort: HEALTH
+  ports: [{port: 80, nodePort: 300NUMBER}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.80}]}}
+"""
+SLICE = """\
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: NAME-1, labels: {kubernetes.io/service-name: NAME}}
+addressType: IPv4
+ports: [{name: "", port: 8080, protocol: TCP}]
+endpoints: [ENDPOINTS]
+"""
+READY, ELSEWHERE = (f"{{addresses: [10.1.{n}.2], nodeName: {name}}}" for n, name in ((1, "one"), (2, "two")))
+
+
+def service(name: str = "web", number: int = 10, month: int = 1, port: int = PORT) -> str:
+    created = f"2026-0{month}-01T00:00:00Z"
+    text = SERVICE.replace("NAME", name).replace("CREATED", created)
+    return text.replace("NUMBER", str(number)).replace("HEALTH", str(port))
+
+
+def backends(*some: str, name: str = "web") -> str:
+    return SLICE.replace("NAME", name).replace("ENDPOINTS", ", ".join(some))
+
+
+def write(directory: Path, name: str, text: str) -> None:
+    """At once, as the manifests' source asks for."""
+    (directory / f"{name}.new").write_text(text)
+    (directory / f"{name}.new").rename(directory / "manifests" / f"{name}.yaml")
+
+
+@pytest.fixture
+def outside(node: Space, make_space: MakeSpace) -> Space:
+    """A load balancer beside the node, which has its addresses."""
+    space = make_space("outside")
+    by_hand(f"ip link set lo up; ip link add up0 type veth peer name up0 netns {space.name}; ip link set up0 up")
+    by_hand(f"ip addr add {V4}/24 dev up0; ip addr add {V6}/64 dev up0 nodad")
+    with entered(space):
+        by_hand("ip link set up0 up; ip addr add 192.0.2.9/24 dev up0; ip addr add fd99::9/64 dev up0 nodad")
+        by_hand(f"ip route add default via {V4}; ip -6 route add default via {V6}")
+    return space
+
+
+@pytest.fixture
+def agent(outside: Space, tmp_path: Path) -> Iterator[AgentProcess]:
+    made = AgentProcess(tmp_path)
+    with made.config.open("a") as config:
+        config.write(f'healthz_listen = "0.0.0.0:{HEALTHZ}"\n')
+    write(tmp_path, "node", NODE.replace("TAINTS", ""))
+    write(tmp_path, "web", service())
+    write(tmp_path, "slice", backends(READY))
+    made.start()
+    yield made
+    made.stop(signal.SIGKILL)
+
+
+def ask(space: Space | None, host: str, port: int = PORT, path: str = "/", method: str = "GET") -> tuple[int, Any, Any]:
+    """Status, headers and body; the error's name in place of the status."""
+    connection = http.client.HTTPConnection(host, port, timeout=10)
+    try:
+        if space is None:
+            connection.request(method, path)
+        else:
+            with entered(space):
+                connection.connect()
+            connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+    except OSError as error:
+        return type(error).__name__, {}, b""  # type: ignore[return-value]
+    finally:
+        connection.close()
+
+
+def waited(agent: AgentProcess, event: str, change: Callable[[], None]) -> None:
+    """Makes a change, and waits until its event has ended."""
+    since = records(agent)[-1]["number"]
+    change()
+    until(lambda: any(record["number"] > since and event in record["event"] for record in records(agent)), event)
+
+
+def records(agent: AgentProcess) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(agent.say("history", "-o", "json").stdout)["records"]
+    return found
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Asks again and again: what goes on in another process can't be waited for."""
+    end = time.monotonic() + 15
+    while not holds():
+        assert time.monotonic() < end, f"still not: {what}"
+
+
+@pytest.mark.parametrize("host", [V4, V6], ids=["IPv4", "IPv6"])
+def test_a_load_balancer_is_told_what_this_node_has(agent: AgentProcess, outside: Space, host: str) -> None:
+    count = 1 if host == V4 else 0
+    for client in (outside, None):
+        status, headers, body = ask(client, host, path="/any/path?at=all")
+        assert status == (200 if count else 503)
+        assert headers["Content-Type"] == "application/json"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["X-Load-Balancing-Endpoint-Weight"] == str(count)
+        name = {"namespace": "default", "name": "web"}
+        assert json.loads(body) == {"service": name, "localEndpoints": count, "serviceProxyHealthy": True}
+    status, _, body = ask(outside, host, method="HEAD")
+    assert (status, body) == (200 if count else 503, b"")
+
+
+def test_answers_follow_backends_and_listeners_follow_services(agent: AgentProcess, outside: Space) -> None:
+    d = agent.directory
+    waited(agent, "slice/default/web-1", lambda: write(d, "slice", backends(ELSEWHERE)))
+    assert ask(outside, V4)[0] == 503
+    waited(agent, "slice/default/web-1", lambda: write(d, "slice", backends(ELSEWHERE, READY)))
+    assert ask(outside, V4)[0] == 200
+    told = agent.say("explain", "service/default/web").stdout
+    assert "health check node port 192.0.2.1:32000: answers 200, 1 ready backend on this node" in told
+    waited(agent, "service/default/web removed", (d / "manifests" / "web.yaml").unlink)
+    assert ask(outside, V4)[0] == "ConnectionRefusedError"
+    waited(agent, "service/default/web", lambda: write(d, "web", service()))
+    assert ask(outside, V4)[0] == 200
+
+
+def test_of_two_services_with_one_port_the_older_has_it(agent: AgentProcess, outside: Space) -> None:
+    younger = service("late", 11, month=2)
+    waited(agent, "service/default/late", lambda: write(agent.directory, "late", younger))
+    assert json.loads(ask(outside, V4)[2])["service"]["name"] == "web"
+    assert "health check node port 32000: default/web has it" in agent.say("explain", "service/default/late").stdout
+    waited(agent, "service/default/web removed", (agent.directory / "manifests" / "web.yaml").unlink)
+    status, _, body = ask(outside, V4)
+    assert (status, json.loads(body)["service"]["name"]) == (503, "late")
+
+
+def test_a_taken_port_is_told_and_tried_again(agent: AgentProcess, outside: Space) -> None:
+    agent.stop()
+    reason = (
+        f"service/default/web: spec.healthCheckNodePort {PORT}: can't listen on {V4}:{PORT}: Address already in use"
+    )
+    with socket.create_server((V4, PORT)), socket.create_server(("", HEALTHZ)):
+        agent.start()
+        told = json.loads(agent.say("status", "-o", "json").stdout)
+        assert (told["ready"], len(told["source_errors"])) == (True, 2)
+        assert reason in told["source_errors"]
+        assert f"healthz_listen: can't listen on 0.0.0.0:{HEALTHZ}: Address already in use" in told["source_errors"]
+        assert reason in agent.say("explain", "service/default/web").stdout
+        assert ask(outside, V6)[0] == 503  # the other address is not held up
+    until(lambda: not json.loads(agent.say("status", "-o", "json").stdout)["source_errors"], "both taken")
+    assert ask(outside, V4)[0] == 200
+    assert ask(outside, V4, HEALTHZ, "/healthz")[0] == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+def test_a_new_agent_answers_as_soon_as_it_is_ready(
+    agent: AgentProcess, outside: Space, number: signal.Signals
+) -> None:
+    assert ask(outside, V4)[0] == 200
+    with socket.create_connection((V4, PORT)):  # somebody who says nothing
+        agent.stop(number)
+        assert ask(outside, V4)[0] == "ConnectionRefusedError"
+        agent.start()
+        assert ask(outside, V4)[0] == 200
+
+
+@pytest.mark.parametrize("host", [V4, V6, "127.0.0.1"])
+def test_the_node_answers_as_kube_proxy_does(agent: AgentProcess, outside: Space, host: str) -> None:
+    client = None if host == "127.0.0.1" else outside
+    for path in ("/healthz", "/livez"):
+        status, headers, body = ask(client, host, HEALTHZ, path)
+        assert (status, headers["Content-Type"]) == (200, "application/json")
+        assert {"lastUpdated", "currentTime"} <= set(json.loads(body))
+    assert ask(client, host, HEALTHZ, "/metrics")[0] == 404
+    assert others._health() == ""  # the doctor does not take it for kube-proxy
+    doomed = NODE.replace("TAINTS", "{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule}")
+    waited(agent, "node/one", lambda: write(agent.directory, "node", doomed))
+    status, _, body = ask(client, host, HEALTHZ, "/healthz")
+    assert (status, json.loads(body)["nodeEligible"]) == (503, False)
+    assert ask(client, host, HEALTHZ, "/livez")[0] == 200
+    assert ask(outside, V4)[0] == 200  # its Services go on
+
+
+def test_nobody_but_the_node_itself_is_kept_from_asking(agent: AgentProcess, outside: Space) -> None:
+    """An external IP of another Service is the node's address, and its ranges of sources are closed."""
+    more = service("more", 12, port=32001)
+    more = more.replace("ports:", "loadBalancerSourceRanges: [198.51.100.0/24]\n  externalIPs: [192.0.2.1]\n  ports:")
+    waited(agent, "service/default/more", lambda: write(agent.directory, "more", more.replace("203.0.113.80", V4)))
+    assert ask(outside, V4)[0] == 200
+    assert ask(outside, V4, 32001)[0] == 503
+
+
+def test_whoever_asks_too_much_at_once_gets_nothing_and_costs_little(agent: AgentProcess, outside: Space) -> None:
+    with entered(outside):
+        idle = [socket.create_connection((V4, PORT)) for _ in range(400)]
+    closed = 0
+    for one in idle[250:]:
+        one.settimeout(10)
+        try:
+            closed += one.recv(1) == b""
+        except ConnectionResetError:
+            closed += 1
+    assert closed == 150
+    assert agent.say("status").returncode == 0
+    for one in idle:
+        one.close()
+    until(lambda: ask(outside, V4)[0] == 200, "answered again")
