@@ -84,7 +84,9 @@ def changes_in_words(result: Result) -> dict[str, tuple[str, ...]]:
             else:
                 more[owner] = more.get(owner, 0) + 1
     if isinstance(result.event, FlowsReconciled):
-        told = [f"{frontend}: {count} stale flows deleted" for frontend, count in result.event.deleted]
+        told = [
+            f"{frontend}: {count} stale flow{'s' * (count != 1)} deleted" for frontend, count in result.event.deleted
+        ]
         if told:
             lines["services"] = told[:MOST_LINES]
         if len(told) > MOST_LINES:

@@ -77,8 +77,16 @@ class Reconciler:
         self._memories, self._controller = memories, controller
         self._fresh, self._repeated = Work(), Work()
         self._wake, self._ended = asyncio.Event(), threading.Event()
-        self._failures = 0
+        self._failures, self._second_looks = 0, 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self.looks = 0
+        """Since the start: how often connection tracking was read."""
         controller.follow = self.follow
+
+    async def until_quiet(self) -> None:
+        """All that was told has been looked at twice; what failed is not waited for."""
+        await self._quiet.wait()
 
     def follow(self, result: Result) -> None:
         """What an event changed in nftables."""
@@ -93,7 +101,7 @@ class Reconciler:
             if isinstance(result.event, Resync) and step.error is None:
                 self._fresh.everything = True
         if self._fresh:
-            self._wake.set()
+            self._look_soon()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -104,6 +112,8 @@ class Reconciler:
                 self._wake.clear()
                 began = monotonic()
                 await self._look()
+                if not (self._second_looks or self._wake.is_set()):
+                    self._quiet.set()
                 await asyncio.sleep(max(REST, SHARE * (monotonic() - began)))
         finally:
             self._ended.set()
@@ -114,6 +124,7 @@ class Reconciler:
         self._fresh, self._repeated = Work(), Work()
         due.merge(first)
         later = asyncio.get_running_loop().call_later
+        self.looks += 1
         deleted: Counter[Frontend] = Counter()
         looked = ""
         try:
@@ -132,6 +143,7 @@ class Reconciler:
         else:
             self._failures = 0
             if first:
+                self._second_looks += 1
                 later(AGAIN, self._repeat, first)
             self._keep_unknown(due)
             self._tell(deleted, None)
@@ -144,7 +156,12 @@ class Reconciler:
                 self._fresh.add(frontend, gone)
 
     def _repeat(self, work: Work) -> None:
+        self._second_looks -= 1
         self._repeated.merge(work)
+        self._look_soon()
+
+    def _look_soon(self) -> None:
+        self._quiet.clear()
         self._wake.set()
 
     async def _read(self, memory: Memory, work: Work) -> list[Entry]:

@@ -185,13 +185,15 @@ _PORTS = itertools.cycle(range(40_000, 60_000))
 """Of clients: raw sockets get none from the kernel, and one used twice would meet its old connection's tracking."""
 
 
-def ask(it: socket.socket, address: str, port: int, message: bytes, timeout: float) -> bytes:
+def ask(
+    it: socket.socket, address: str, port: int, message: bytes, timeout: float, own_port: int | None = None
+) -> bytes:
     """What the responder says to a message, over an association of its own. `timeout` in seconds.
 
     Raises ConnectionRefusedError for an ABORT, or where the kernel was told so, TimeoutError, or another OSError.
     """
     it.connect((address, 0))
-    own, tag = next(_PORTS), _new_tag()
+    own, tag = own_port or next(_PORTS), _new_tag()
     peer = 0
     until = monotonic() + timeout
 
