@@ -187,8 +187,9 @@ async def test_a_flow_of_datagrams_goes_where_its_service_does(
     assert answers() <= REFUSED
     await change(at_work, {**only_b})
     assert answers() == {"b"}, "a refused flow is none"
-    await change(at_work, {KEY: None, SLICE: None})
-    assert not answers() & {"a", "b"}
+    if addresses != EXTERNAL_IPS:  # there nobody refuses it
+        await change(at_work, {KEY: None, SLICE: None})
+        assert answers() <= REFUSED
     for it in flows:
         it.close()
 
@@ -339,7 +340,7 @@ async def test_others_flows_are_never_touched(at_work: Rig) -> None:
     made("192.0.2.1:8053", "172.17.0.2:53", 41000, SCTP)
     before = kept()
     assert len(before) >= 7
-    for objects in (web(*A), web(), web(*B), {KEY: None, SLICE: None}, web(*A)):
+    for objects in (web(*A), web(), {KEY: None, SLICE: None}):
         await change(at_work, {**objects})
     await at_work.resync()
     await at_work.running.flows.until_quiet()

@@ -200,7 +200,7 @@ def ports_asked(found: list[m.Query]) -> list[tuple[str, str, int | None]]:
 
 def test_few_ports_are_asked_for_one_by_one_and_many_at_once() -> None:
     few = [frontend("10.96.0.1:53"), frontend("10.96.0.2:53"), frontend("[fd00::1]:54")]
-    many = [frontend(f"10.96.0.1:{port}", Protocol.SCTP) for port in range(1, 6)]
+    many = [frontend(f"10.96.0.1:{port}", Protocol.SCTP) for port in range(1, 4)]
     assert ports_asked(m.queries(few, False)) == [("IPv4", "UDP", 53), ("IPv6", "UDP", 54)]
     assert ports_asked(m.queries(many + few, False)) == [
         ("IPv4", "UDP", 53),

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from time import monotonic
+from time import thread_time
 from typing import Any, Protocol
 
 from podwire.controller.events import FlowsReconciled, Resync
@@ -20,14 +20,14 @@ from podwire.controller.transaction import Result
 from podwire.model.addresses import Prefix
 from podwire.model.network import Backend, Frontend, InternalKey
 from podwire.model.snapshot import UNKNOWN, Snapshot
-from podwire.services.stale import NONE, Flow, lost, stale
+from podwire.services.stale import NONE, Flow, frontend_of, lost, stale
 
 log = logging.getLogger(__name__)
 
 AGAIN = 0.5
 """Seconds until the second look: a packet needs microseconds from the map to its entry."""
 REST, SHARE = 0.05, 4.0
-"""After a look: at least so many seconds, and so many times what it took."""
+"""After a look: at least so many seconds, and so many times the processor's time that it took."""
 RETRY_DELAYS = (1.0, 5.0, 30.0)
 """Seconds after each failure in a row; the last one repeats."""
 SLICE = 500
@@ -75,13 +75,13 @@ class Work:
 class Reconciler:
     def __init__(self, memories: Sequence[Memory], controller: Controller) -> None:
         self._memories, self._controller = memories, controller
-        self._fresh, self._repeated = Work(), Work()
+        self._fresh, self._repeated, self._waiting = Work(), Work(), Work()
         self._wake, self._ended = asyncio.Event(), threading.Event()
-        self._failures, self._second_looks = 0, 0
+        self._failures, self._second_looks, self._cost = 0, 0, 0.0
         self._quiet = asyncio.Event()
         self._quiet.set()
         self.looks = 0
-        """Since the start: how often connection tracking was read."""
+        """Since the start: how often all that is remembered of something was read."""
         controller.follow = self.follow
 
     async def until_quiet(self) -> None:
@@ -94,12 +94,13 @@ class Reconciler:
             if step.driver != "nftables":
                 continue
             for key, change in step.difference.items():
-                if isinstance(key, Frontend | InternalKey):
-                    gone = lost(change.before, change.after)
-                    if gone is not None:
-                        self._fresh.add(key if isinstance(key, Frontend) else key.frontend, gone)
+                frontend, gone = frontend_of(key), lost(change.before, change.after)
+                if frontend is not None and gone is not None:
+                    self._fresh.add(frontend, gone)
             if isinstance(result.event, Resync) and step.error is None:
                 self._fresh.everything = True
+        for frontend in [it for it in self._waiting.former if not self._is_unknown(it)]:
+            self._fresh.add(frontend, self._waiting.former.pop(frontend))
         if self._fresh:
             self._look_soon()
 
@@ -110,11 +111,10 @@ class Reconciler:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                began = monotonic()
                 await self._look()
                 if not (self._second_looks or self._wake.is_set()):
                     self._quiet.set()
-                await asyncio.sleep(max(REST, SHARE * (monotonic() - began)))
+                await asyncio.sleep(max(REST, SHARE * self._cost))
         finally:
             self._ended.set()
 
@@ -124,9 +124,9 @@ class Reconciler:
         self._fresh, self._repeated = Work(), Work()
         due.merge(first)
         later = asyncio.get_running_loop().call_later
-        self.looks += 1
         deleted: Counter[Frontend] = Counter()
         looked = ""
+        self.looks, self._cost = self.looks + 1, 0.0
         try:
             for memory in self._memories:
                 looked = memory.name
@@ -150,10 +150,13 @@ class Reconciler:
 
     def _keep_unknown(self, work: Work) -> None:
         """Nothing is known of a frontend whose change failed, until a later event has read it."""
-        held, _ = _in_force(self._controller.snapshot)
         for frontend, gone in work.former.items():
-            if UNKNOWN in (held.get(frontend), held.get(InternalKey(frontend))):
-                self._fresh.add(frontend, gone)
+            if self._is_unknown(frontend):
+                self._waiting.add(frontend, gone)
+
+    def _is_unknown(self, frontend: Frontend) -> bool:
+        held, _ = _in_force(self._controller.snapshot)
+        return UNKNOWN in (held.get(frontend), held.get(InternalKey(frontend)))
 
     def _repeat(self, work: Work) -> None:
         self._second_looks -= 1
@@ -175,12 +178,15 @@ class Reconciler:
             raise
 
     def _stale_entries(self, memory: Memory, work: Work, now: Snapshot) -> list[Entry]:
+        began = thread_time()
         held, ranges = _in_force(now)
-        return [
+        found = [
             entry
             for entry in memory.read(work.former, work.everything, self._ended.is_set)
             if stale(entry.flow, held, work.former, ranges)
         ]
+        self._cost += thread_time() - began
+        return found
 
     async def _delete(self, memory: Memory, found: list[Entry], work: Work, deleted: Counter[Frontend]) -> None:
         """Adds what was deleted to `deleted`. Raises OSError."""

@@ -26,7 +26,7 @@ _SEEN_REPLY = 1 << 1
 _PORT, _WORD = Struct(">H"), Struct(">I")
 _IN_A_ZONE = pack("=H", _ZONE)
 """The attribute that follows the tuples of an entry outside of the default zone."""
-FEW = 3
+FEW = 2
 """Ports that are asked for one by one."""
 _PROTOCOLS = {int(it): it for it in Protocol}
 

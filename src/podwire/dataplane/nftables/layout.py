@@ -17,8 +17,8 @@ empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that n
     in         remembers who connects, by the chain learn60 that `remembered` names; so does post
     entry,     whatever still goes to a refused frontend or to an address that is only a Service's is refused at once,
     local      and what comes from elsewhere to an external IP; what goes to a dropped one vanishes
-    stray      a segment that connection tracking can't place would go on with the backend's own address; whoever gets
-               it knows no such connection, and resets the one that lives: from and to pods and the node it is dropped
+    stray      a segment that connection tracking can't place goes untranslated, to somebody who knows no such
+               connection and would reset the one that lives: from and to pods, Services and the node it is dropped
     post       a pod that reaches itself through a Service must see another source
     remote     so must a backend elsewhere whose client is elsewhere too: its answer has to come back by this node
 """
@@ -136,18 +136,25 @@ def _rules(ip: str) -> dict[str, list[str]]:
         f"meta l4proto tcp {ip} daddr @service_ranges reject with tcp reset",
         f"{ip} daddr @service_ranges reject",
     ]
-    rules["local"] = refusals
+    # A reset or a SYN out of order harms nobody; a SYN's answer may be all that a node on one of two ways sees.
+    stray = "ct state invalid tcp flags ! syn,rst"
+    rules["local"] = [f"{stray} {ip} daddr @service_ranges drop", *refusals]
     # What comes in from elsewhere to an external IP was led here by the network, and would be led here again. Where it
     # is a node's own, the node may answer.
     elsewhere = f'iifname != "pw*" {ip} daddr @external_ips fib daddr type != local'
-    # A reset or a SYN out of order harms nobody; a SYN's answer may be all that a node on one of two ways sees.
-    stray = "ct state invalid tcp flags ! syn,rst goto stray"
     rules["stray"] = [
         'iifname "pw*" drop',
         f"{ip} daddr . {ip} daddr @pods drop",
+        f"{ip} daddr @service_ranges drop",
+        f"{ip} daddr @external_ips drop",
         'iifname != "lo" fib daddr type local drop',
     ]
-    rules["entry"] = [stray, *refusals, f"meta l4proto tcp {elsewhere} reject with tcp reset", f"{elsewhere} reject"]
+    rules["entry"] = [
+        f"{stray} goto stray",
+        *refusals,
+        f"meta l4proto tcp {elsewhere} reject with tcp reset",
+        f"{elsewhere} reject",
+    ]
     for size in CLASSES:
         draws = [size] * (DRAWS if size > 2 else 1) + sorted({1, size // 2} - {0, size}, reverse=True)
         # One rule for each protocol: with a set of them nft lists a rule that it can't load again.
