@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from podwire.dataplane.conntrack import messages as m
 from podwire.dataplane.messages import attr, attrs, nest
 from podwire.model.addresses import FAMILIES, IPV4, IPV6, Address, Family, parse_address, parse_host_port, parse_prefix
-from podwire.model.network import Backend, Frontend, InternalKey, Slots
+from podwire.model.network import Backend, ExternalKey, Frontend, InternalKey, Slots
 from podwire.model.objects import Protocol
 from podwire.model.snapshot import UNKNOWN
-from podwire.services.stale import Flow, lost, stale
+from podwire.services.stale import Flow, frontend_of, lost, stale
 
 RANGES = (parse_prefix("10.96.0.0/16"),)
 A, B, C = "10.1.1.2:53", "10.1.1.3:53", "10.1.1.4:53"
-NONE = Slots(None, (), refused=True)
+NONE, DROPPED = Slots(None, (), refused=True), Slots(None, (), dropped=True)
 
 
 def backend(text: str) -> Backend:
@@ -46,6 +46,8 @@ HELD: dict[Any, Any] = {
     InternalKey(frontend("203.0.113.3:53")): serving(A, B),
     frontend("203.0.113.4:53"): serving(A),
     InternalKey(frontend("203.0.113.4:53")): UNKNOWN,
+    frontend("192.0.2.1:30055"): DROPPED,
+    InternalKey(frontend("192.0.2.1:30055")): serving(A),
 }
 FORMER = {frontend("192.0.2.1:30054"): frozenset({backend(C)})}
 
@@ -65,6 +67,8 @@ FORMER = {frontend("192.0.2.1:30054"): frozenset({backend(C)})}
         pytest.param("203.0.113.3:53", B, False, id="to a backend in force for clients in the cluster alone"),
         pytest.param("203.0.113.3:53", C, True, id="to a backend that is gone from both lists"),
         pytest.param("203.0.113.4:53", C, False, id="to a frontend whose list for the cluster is not known"),
+        pytest.param("192.0.2.1:30055", A, False, id="to a backend of clients in the cluster, others being dropped"),
+        pytest.param("192.0.2.1:30055", C, True, id="to nobody's backend, others being dropped"),
         pytest.param(GONE, A, True, id="to a cluster IP that no Service has any more"),
         pytest.param(GONE, GONE, False, id="refused anyway"),
         pytest.param("192.0.2.1:30054", C, True, id="to the backend of a node port that has just gone"),
@@ -108,6 +112,11 @@ def test_a_change_is_looked_after_where_it_can_leave_stale_flows(
 ) -> None:
     found = lost(before, after)
     assert found == (None if gone is None else {backend(it) for it in gone})
+
+
+def test_the_list_for_the_cluster_is_its_frontend_s() -> None:
+    it = frontend(NODE_PORT)
+    assert (frontend_of(it), frontend_of(InternalKey(it)), frontend_of(ExternalKey(it))) == (it, it, None)
 
 
 # --- netlink -----------------------------------------------------------------------------------

@@ -32,6 +32,11 @@ def backends(held: Any) -> frozenset[Backend]:
     return frozenset(it for it in held.backends if it is not None) if isinstance(held, Slots) else NONE
 
 
+def frontend_of(key: Any) -> Frontend | None:
+    """Whose list of backends lies under that key of nftables; None: it is something else."""
+    return key.frontend if isinstance(key, InternalKey) else key if isinstance(key, Frontend) else None
+
+
 def lost(before: Any, after: Any) -> frozenset[Backend] | None:
     """The backends that a frontend lost by a change; None where the change leaves no flow stale."""
     had, has = backends(before), backends(after)

@@ -1,0 +1,172 @@
+"""When connection tracking is looked at, how often, and what becomes of what could not be done."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from podwire.controller.difference import Change, Outcome
+from podwire.controller.events import Event, FlowsReconciled, KubeStateChange, Reported, Resync, ResyncReason
+from podwire.controller.loop import Controller
+from podwire.controller.snapshot import fold
+from podwire.controller.transaction import Result, Step, Transaction
+from podwire.dataplane import reconciler
+from podwire.dataplane.conntrack import messages as m
+from podwire.model.network import Backend, Frontend, Slots
+from podwire.model.snapshot import Local, Snapshot
+from podwire.services.stale import Flow
+from tests.unit.test_stale_flows import DNS, NODE_PORT, A, B, backend, frontend, serving
+
+TO = frontend(DNS)
+
+
+class Tracking:
+    """A table in memory, in the place of the kernel's."""
+
+    name = "conntrack"
+
+    def __init__(self) -> None:
+        self.flows: list[Flow] = []
+        self.asked: list[m.Query] = []
+        self.broken = 0
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.writes = 0
+
+    def read(self, frontends: Mapping[Frontend, Any], everything: bool, _: Callable[[], bool]) -> Iterator[m.Entry]:
+        self.asked += (asked := m.queries(frontends, everything))
+        if self.broken:
+            self.broken -= 1
+            raise OSError(105, "No buffer space available")
+        self.meanwhile()
+        for flow in self.flows:
+            if any((flow.to.family, flow.to.protocol) == query[:2] for query in asked):
+                yield m.Entry(flow, b"")
+
+    def delete(self, entries: Sequence[m.Entry]) -> tuple[list[m.Entry], OSError | None]:
+        for it in entries:
+            self.flows.remove(it.flow)
+        return list(entries), None
+
+
+class World:
+    def __init__(self) -> None:
+        self.tracking = Tracking()
+        self.controller = Controller(Snapshot(Local("one"), whole=True), Transaction((), ()))
+        self.flows = reconciler.Reconciler((self.tracking,), self.controller)
+
+    def hold(self, key: Frontend, value: Slots | None, error: str | None = None) -> None:
+        """As after a transaction that changed nftables so."""
+        before = self.controller.snapshot.programmed.get("nftables", {}).get(key)
+        self.note(key, Outcome(value, error))
+        self.flows.follow(_result(KubeStateChange(()), {key: Change(before, value)}))
+
+    def note(self, key: Frontend, outcome: Outcome) -> None:
+        self.controller.snapshot, _ = fold(self.controller.snapshot, Reported("nftables", {key: outcome}))
+
+
+def _result(event: Event, changes: dict[Any, Change]) -> Result:
+    return Result(event, (Step("nftables", changes, {}, len(changes)),))
+
+
+@pytest_asyncio.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    """At work, with no rest between looks."""
+    for name in ("AGAIN", "REST", "SHARE"):
+        monkeypatch.setattr(reconciler, name, 0.0)
+    monkeypatch.setattr(reconciler, "RETRY_DELAYS", (0.0,))
+    found = World()
+    tasks = [asyncio.create_task(found.controller.run()), asyncio.create_task(found.flows.run())]
+    yield found
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def reported(world: World) -> list[str]:
+    """The records of what was deleted, once nothing is left to do."""
+    await world.flows.until_quiet()
+    await world.controller.submit(KubeStateChange(()))
+    return [it.event for it in world.controller.history if it.event.startswith(FlowsReconciled.__name__)]
+
+
+async def test_a_change_is_looked_after_twice(world: World) -> None:
+    world.hold(TO, serving(A, B))
+    world.hold(TO, serving(B))
+    world.tracking.flows = [Flow(TO, backend(A)), Flow(TO, backend(B))]
+    assert await reported(world) == ["FlowsReconciled 1 deleted"]
+    assert world.tracking.flows == [Flow(TO, backend(B))]
+    assert world.flows.looks == 2
+    assert world.controller.tally.flows_deleted == {"UDP": 1}
+
+
+async def test_an_entry_that_was_made_behind_the_first_look_s_back_goes_with_the_second(world: World) -> None:
+    late = iter([lambda: None, lambda: world.tracking.flows.append(Flow(TO, backend(A)))])
+    world.tracking.meanwhile = lambda: next(late)()
+    world.hold(TO, serving(A))
+    world.hold(TO, serving(B))
+    assert await reported(world) == ["FlowsReconciled 1 deleted"]
+    assert world.tracking.flows == []
+
+
+async def test_a_burst_of_changes_shares_its_looks(world: World) -> None:
+    for number in range(100):
+        world.hold(TO, serving(B if number % 2 else A))
+        world.hold(frontend(NODE_PORT), serving(A if number % 2 else B))
+    await world.flows.until_quiet()
+    assert (world.flows.looks, len(world.tracking.asked)) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(None, Slots(None, (), refused=True)), (serving(A), serving(A, B)), (Slots(None, (), refused=True), None)],
+    ids=["comes without backends", "gets another backend", "goes without backends"],
+)
+async def test_what_leaves_no_flow_stale_is_not_looked_after(world: World, before: Any, after: Any) -> None:
+    world.note(TO, Outcome(before))
+    world.hold(TO, after)
+    assert await reported(world) == []
+    assert world.flows.looks == 0
+
+
+async def test_a_backend_that_came_while_the_table_was_read_keeps_its_flows(world: World) -> None:
+    def meanwhile() -> None:
+        world.note(TO, Outcome(serving(A, B)))
+
+    world.hold(TO, serving(A))
+    world.hold(TO, serving(B))
+    world.tracking.flows, world.tracking.meanwhile = [Flow(TO, backend(A))], meanwhile
+    assert await reported(world) == []
+    assert world.tracking.flows == [Flow(TO, backend(A))]
+
+
+async def test_a_failure_is_told_once_and_tried_again(world: World) -> None:
+    world.tracking.broken = 3
+    world.tracking.flows = [Flow(TO, backend(A))]
+    world.hold(TO, serving(A))
+    world.hold(TO, serving(B))
+    while world.tracking.flows:
+        await world.controller.next_record()
+    assert await reported(world) == ["FlowsReconciled 0 deleted", "FlowsReconciled 1 deleted"]
+    assert next(it.error for it in world.controller.history) == "conntrack: [Errno 105] No buffer space available"
+
+
+async def test_a_frontend_whose_change_failed_waits_until_it_is_known(world: World) -> None:
+    world.hold(TO, serving(A))
+    world.hold(TO, None, error="no")
+    world.tracking.flows = [Flow(TO, backend(A))]
+    assert await reported(world) == []
+    world.note(TO, Outcome(None))
+    world.controller.snapshot = Snapshot(Local("one"), programmed=world.controller.snapshot.programmed)
+    world.flows.follow(_result(Resync(ResyncReason.HEALING), {}))
+    assert await reported(world) == ["FlowsReconciled 1 deleted"]
+
+
+async def test_a_resync_looks_at_everything(world: World) -> None:
+    world.note(TO, Outcome(serving(B)))
+    gone = Backend(backend(A).address, 1)
+    world.tracking.flows = [Flow(TO, gone), Flow(frontend("9.9.9.9:53"), backend("9.9.9.9:53"))]
+    world.flows.follow(_result(Resync(ResyncReason.ON_DEMAND), {}))
+    assert await reported(world) == ["FlowsReconciled 1 deleted"]
+    assert len(world.tracking.asked) == 12
