@@ -31,6 +31,7 @@ from podwire.controller.loop import Controller
 from podwire.controller.transaction import Capability, Transaction
 from podwire.dataplane.conntrack.driver import Conntrack
 from podwire.dataplane.linux import rebuild
+from podwire.dataplane.linux.addresses import NodeAddresses
 from podwire.dataplane.linux.driver import Linux
 from podwire.dataplane.linux.mtu import default_route_mtu
 from podwire.dataplane.nftables.clients import Clients
@@ -44,7 +45,7 @@ from podwire.nodes import own, routes
 from podwire.pods import wiring
 from podwire.preflight import CannotStart
 from podwire.services import frontends
-from podwire.sources import cni_server, kernel_watch, kube_status
+from podwire.sources import cni_server, kernel_watch, kube_status, node_addresses
 from podwire.sources.kube_api import Api
 from podwire.sources.kube_config import KubeConfigError, read_access
 from podwire.sources.kube_credentials import Credentials
@@ -94,8 +95,8 @@ class Agent:
         self.linux, self.nftables = Linux(self.collect_later), NFTables()
         self.drivers = (self.store, self.linux, self.nftables)  # the order of every transaction
         mtu = config.mtu if config.mtu is not None else default_route_mtu() or self.store.pod_mtu()
-        weight = config.service_local_backend_weight
-        local = Local(config.node_name, mtu, config.service_cidrs, weight)
+        self.addresses, weight = NodeAddresses(), config.service_local_backend_weight
+        local = Local(config.node_name, mtu, config.service_cidrs, weight, self.addresses.now)
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
         self.conntrack = Conntrack()
         self.clients = Clients(self.nftables.commit)
@@ -194,6 +195,7 @@ class Agent:
     def close(self) -> None:
         self.store.close()
         self.linux.close()
+        self.addresses.close()
         self.nftables.close()
         self.conntrack.close()
         self.clients.close()
@@ -309,6 +311,7 @@ def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
     if agent.config.verify_seconds:
         seconds = float(agent.config.verify_seconds)
         tasks.keep("the periodic verify", partial(kernel_watch.verify, agent.controller, seconds, readers))
+    tasks.keep("the watch of the node's addresses", partial(node_addresses.follow, submit, agent.addresses))
     tasks.keep("the mark for the CNI plugin", lambda _: agent.leave_mark())
     tasks.keep("the watch over stale flows", lambda _: agent.flows.run())
     tasks.keep("the answers to load balancers", lambda _: agent.health.run())

@@ -32,11 +32,6 @@ class TestFromEachNode:
         questions = [*workload.of_pods(it), *workload.of_services(it)]
         assert not wrong_answers(it.nodes[number - 1].machine.inside(), questions)
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="a server of the host's network answers its own node's pods from the first address of the node's block, "
-        "not from the one that was asked: routes to pods, and to Services, lack the node's address as their source",
-    )
     def test_pods_reach_datagram_servers_of_the_hosts(self, it: Cluster, number: int) -> None:
         assert not wrong_answers(it.inside_pod(f"web-node{number}"), workload.of_host_datagrams(it))
 

@@ -10,7 +10,7 @@ import pytest
 
 from podwire.model.addresses import FAMILIES
 from podwire.model.objects import Protocol
-from tests.kernel.rig import entered
+from tests.kernel.rig import entered, respond, silence
 from tests.packets.answering import PATIENCE
 from tests.packets.cluster import Asking, Cluster, cluster
 from tests.packets.objects import Object, node_object, service_object, slice_object
@@ -109,6 +109,29 @@ def test_a_node_has_another_address(at_work: Cluster[Podwire]) -> None:
             _questions(askers, (Kind.NODE_PORT,), remote, moved)
             | _questions((TWO_CLIENT, TWO, OUTSIDE), (Kind.POD_ADDRESS, *SERVED), local, moved)
         )
+
+
+UNBOUND = 9053
+
+
+def test_datagram_servers_of_a_node_answer_with_the_address_that_was_asked(at_work: Cluster[Podwire]) -> None:
+    """Those that listen at any address, as most do: the routes to pods say which one they answer with, on a node with
+    two of them in one network too."""
+    space, moved = at_work.topology.space(ONE), ONE._replace(moved=True)
+    respond(space, "one", UNBOUND)
+    try:
+        at_work.come_to(_of_datagrams((ONE_CLIENT, TWO_CLIENT, TWO, OUTSIDE, ONE), ONE))
+        with _at_another_address(at_work, ONE, moved):
+            at_work.come_to(_of_datagrams((ONE_CLIENT, TWO_CLIENT), moved))
+    finally:
+        silence()
+
+
+def _of_datagrams(askers: Iterable[Station], node: Node) -> dict[Asking, str]:
+    return {
+        Asking(asker, Protocol.UDP, node.address(family), UNBOUND): f"one {asker.address(family)}"
+        for asker, family in product(askers, FAMILIES)
+    }
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from textwrap import fill
 from typing import NamedTuple
 
-from podwire.model.addresses import IPV4, IPV6
+from podwire.model.addresses import IPV4
 from podwire.model.objects import Protocol
 from tests.packets.plan import Node, Outside, Pod, is_on
 from tests.packets.table import CLIENTS, Kind, Path, Refusal, Row, Why, masquerade, translator
@@ -61,7 +61,7 @@ def _of_others(it: Row | Refusal) -> bool:
 
 
 def _of_the_node_itself(it: Row | Refusal) -> bool:
-    if not isinstance(it, Row) or it.path.asker != _by_its_node(it.path):
+    if not isinstance(it, Row) or it.path.asker != translator(it.path):
         return False
     path = it.path
     own_pod = isinstance(path.backend, Pod) and path.backend.node == path.asker
@@ -73,13 +73,6 @@ def _from_outside(it: Row | Refusal) -> bool:
         return False
     node = translator(it.path)
     return isinstance(it.path.backend, Pod) and it.path.backend.node == node
-
-
-def _of_nodes_to_cluster_ips(it: Row | Refusal) -> bool:
-    if not isinstance(it, Row) or it.kind is not Kind.CLUSTER_IP or not isinstance(it.path.asker, Node):
-        return False
-    path = it.path
-    return not is_on(path.backend, it.path.asker) or (path.backend == path.asker and path.family == IPV6)
 
 
 def _of_datagrams_to_nothing(it: Row | Refusal) -> bool:
@@ -108,11 +101,6 @@ def _masqueraded(it: Row | Refusal) -> frozenset[str]:
     return frozenset({f"{it.path.backend.name} {masquerade(it.path, node)}"})
 
 
-def _by_the_link(it: Row | Refusal) -> frozenset[str]:
-    assert isinstance(it, Row)
-    return frozenset({f"{it.path.backend.name} {it.path.asker.address(it.family)}"})
-
-
 DIFFERENCES = (
     Difference(
         "Clients of node ports and external IPs stay visible",
@@ -128,11 +116,13 @@ DIFFERENCES = (
         _masqueraded,
     ),
     Difference(
-        "The node's own address stays on node ports and external IPs",
-        "NodePort and external IP; from the node that translates; to its own pods, and for IPv4 to its host network",
+        "The node's own address stays on all of a Service's addresses",
+        "ClusterIP, NodePort and external IP; from the node that translates; to its own pods, and for IPv4 to its "
+        "host network",
         "the backend sees the first address of the node's pod block",
         "the backend sees the address that the node's socket has",
-        "The same rule of kube-proxy: it masquerades a node's own packets too. Which address that gives depends on the "
+        "The same rule of kube-proxy, and of cluster IPs the one of clusterCIDR: it masquerades a node's own packets "
+        "too. Which address that gives depends on the "
         "interface: towards pods, and for IPv4 towards the node itself, it is the one that lies on lo.",
         _of_the_node_itself,
         _masqueraded,
@@ -146,18 +136,6 @@ DIFFERENCES = (
         "any other frontend.",
         _from_outside,
         _masqueraded,
-    ),
-    Difference(
-        "Nodes reach cluster IPs with the first address of their pod block",
-        "ClusterIP; from a node; to backends on other nodes, and for IPv6 to its own host network",
-        "the backend sees the node's address on the link to the other nodes",
-        "the backend sees the first address of the node's pod block",
-        "Podwire gives the node a route to the service ranges that names this address as source. It is reached by the "
-        "same routes as the node's pods, whatever networks the node has, and dialling a cluster IP works on a node "
-        "without a default route. A policy or a host's firewall that expects the node's other address has to know it. "
-        "With kube-proxy the socket takes the address of the default route, and is masqueraded.",
-        _of_nodes_to_cluster_ips,
-        _by_the_link,
     ),
     Difference(
         "A node's datagrams to a node port without backends are refused as they are sent",

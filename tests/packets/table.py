@@ -12,8 +12,8 @@ The rules, in words:
     leave it. Wherever else it stays what it was.
 3.  The address in its place is the translating node's: the first address of its block where the backend is on that
     node, its address on the link to the others where not.
-4.  What the node itself sends has its own address; for ClusterIPs and its own pods it is the first address of its
-    block, so that an answer finds back over the pods' routes whatever network the node's other addresses are in.
+4.  What the node itself sends has the address by which Kubernetes knows it: so a datagram server of its host network
+    answers with the address that was asked, and others meet one address of a node, whatever networks it is in.
 5.  A frontend without a backend is refused at once. So is what no Service has of an address that is only Services', of
     the ClusterIPs' range or an external IP, by the node that would have translated it: passed on, the packet would
     come back from the router that sends this address here, until its hops are used up. At a node's own address the
@@ -166,11 +166,7 @@ def masquerade(path: Path, node: Node) -> str:
 
 def source(path: Path) -> str:
     """The address that the client's socket takes (rule 4)."""
-    asker, backend, kind = path.asker, path.backend, path.kind
-    if not isinstance(asker, Node):
-        return asker.address(path.family)
-    to_own_pod = kind is Kind.POD_ADDRESS and isinstance(backend, Pod) and backend.node == asker
-    return asker.own(path.family) if kind is Kind.CLUSTER_IP or to_own_pod else asker.address(path.family)
+    return path.asker.address(path.family)
 
 
 # --- what is refused ---------------------------------------------------------------------------

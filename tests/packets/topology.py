@@ -89,7 +89,7 @@ class Topology:
             node,
             f"link add {name} address {_NODE_MAC} type veth peer name eth0 netns {inside.name}",
             f"link set {name} up",
-            *(f"route add {pod.address(family)} dev {name}" for family in FAMILIES),
+            *(f"route add {pod.address(family)} dev {name} {_source(pod.node, family)}" for family in FAMILIES),
         )
         lines = ["link set lo up", "link set eth0 up"]
         for family in FAMILIES:
@@ -111,8 +111,8 @@ class Topology:
         ip(space, *(_address(f"{node.own(family)}/{family.bits}", "lo") for family in FAMILIES))
         for other in self.nodes.values():
             if other != node:
-                ip(space, *_ways_to(other))
-                ip(self.space(other), *_ways_to(node))
+                ip(space, *_ways_to(other, node))
+                ip(self.space(other), *_ways_to(node, other))
 
     def _lead_to(self, node: Node) -> None:
         """The client outside knows the way to all pods; it and the router know node one for all that is Services'."""
@@ -150,8 +150,15 @@ def ip(space: Space, *lines: str) -> None:
     assert done.returncode == 0, f"{space.name}: {done.stderr}"
 
 
-def _ways_to(node: Node) -> list[str]:
-    return [f"route replace {node.block(family)} via {node.address(family)}" for family in FAMILIES]
+def _ways_to(node: Node, whose: Node | None = None) -> list[str]:
+    """`whose`: the node whose routes they are, if it is one."""
+    return [
+        f"route replace {node.block(family)} via {node.address(family)} {_source(whose, family)}" for family in FAMILIES
+    ]
+
+
+def _source(node: Node | None, family: Family) -> str:
+    return "" if node is None else f"src {node.address(family)}"
 
 
 def _addresses(station: Node | Outside) -> list[str]:

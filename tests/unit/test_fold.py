@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from podwire.controller import events as e
 from podwire.controller.snapshot import fold
 from podwire.controller.transaction import merge
-from podwire.model.addresses import parse_address, parse_prefix
-from podwire.model.network import Backend, Frontend, ServiceRangeKey, Serving
+from podwire.model.addresses import parse_address, parse_prefix, show_address
+from podwire.model.network import Backend, Frontend, RouteKey, ServiceRangeKey, Serving
 from podwire.model.objects import (
     AttachmentKey,
     Node,
+    NodeKey,
     PodKey,
     Protocol,
     Service,
@@ -23,7 +24,7 @@ from podwire.model.objects import (
     ServiceKey,
     ServicePort,
 )
-from podwire.model.snapshot import EVERYTHING, Snapshot
+from podwire.model.snapshot import EVERYTHING, Snapshot, Touched
 from podwire.services.frontends import frontends
 from tests.unit import world
 
@@ -52,8 +53,11 @@ def test_from_any_state_by_any_order_the_same_is_desired(way: list[e.KubeStateCh
     assert indexes(now) == indexes(other) == indexes(listed)
 
 
+anything = world.kube_changes | world.pod_events | world.address_events
+
+
 @settings(max_examples=200)
-@given(st.lists(world.kube_changes | world.pod_events, max_size=15), world.kube_changes | world.pod_events)
+@given(st.lists(anything, max_size=15), anything)
 def test_deciding_for_what_was_touched_is_as_good_as_deciding_for_all(way: list[e.Event], event: e.Event) -> None:
     now = world.start()
     for earlier in (*way, event):
@@ -244,3 +248,30 @@ def test_a_service_range_in_which_somebody_lives_is_left_out_and_said_so(cidr: s
     now, _ = fold(now, e.KubeStateChange(((world.NODE, world.NODES[0]),)))
     assert now.service_ranges == (parse_prefix("10.96.0.0/16"),)
     assert now.unfit_ranges == (f"service range {cidr} is not used: {why}",)
+
+
+# --- the node's own address --------------------------------------------------------------------
+
+
+def _home(*addresses: str) -> e.NodeAddressesChanged:
+    return e.NodeAddressesChanged(frozenset(map(parse_address, addresses)))
+
+
+def _sources(now: Snapshot) -> set[str]:
+    """Of all routes, by family."""
+    routes = [(key, it) for key, it in decided(now)["linux"].items() if isinstance(key, RouteKey) and not key.space]
+    return {f"{key.destination.family} {'-' if it.source is None else show_address(it.source)}" for key, it in routes}
+
+
+def test_routes_have_the_node_s_address_as_their_source_while_its_kernel_has_it() -> None:
+    now, _ = fold(world.start(), e.AddPod(AttachmentKey("s", "eth0"), PodKey("default", "a"), "/run/netns/a"))
+    now, _ = fold(now, e.KubeStateChange(((NodeKey("two"), world.NODES[1]),)))
+    assert _sources(now) == {"IPv4 192.168.0.1", "IPv6 -"}  # fd99::1 is told by the cluster alone
+    now, touched = fold(now, _home("192.168.0.1", "fd99::1", "192.0.2.9"))
+    assert _sources(now) == {"IPv4 192.168.0.1", "IPv6 fd99::1"}
+    assert touched is not None
+    assert touched.attachments == {AttachmentKey("s", "eth0")}
+    now, touched = fold(now, _home("192.168.0.1", "fd99::1"))
+    assert touched == Touched()
+    now, _ = fold(now, _home())
+    assert _sources(now) == {"IPv4 -", "IPv4 10.1.1.1", "IPv6 -"}  # the last: to Services, of the node's own block

@@ -54,7 +54,9 @@ NODES = (
     Node((parse_prefix("10.1.2.0/28"),), (parse_address("192.168.0.2"),), ZONES[1]),
     Node(),
 )
-LOCAL = Local("one", 1500, (parse_prefix("10.96.0.0/16"),))
+HOME = tuple(map(parse_address, ("192.168.0.1", "192.168.0.2", "fd99::1")))
+"""What the node's kernel may have."""
+LOCAL = Local("one", 1500, (parse_prefix("10.96.0.0/16"),), addresses=frozenset(HOME[:1]))
 
 BALANCER = tuple(map(parse_address, ("203.0.113.80", "2001:db8::80")))
 SOURCES = tuple(map(parse_prefix, ("10.1.0.0/16", "10.1.1.0/24", "0.0.0.0/0", "fd01::/64")))
@@ -126,6 +128,7 @@ changes = st.one_of(
 kube_changes = st.builds(e.KubeStateChange, st.lists(changes, min_size=1, max_size=4).map(tuple))
 attachment_keys = st.builds(AttachmentKey, st.sampled_from(["s1", "s2", "s3", "s4", "s5", "s6"]), st.just("eth0"))
 add_pods = attachment_keys.map(lambda key: e.AddPod(key, PodKey("default", key.sandbox), f"/run/netns/{key.sandbox}"))
+address_events = st.builds(e.NodeAddressesChanged, st.frozensets(st.sampled_from(HOME)))
 pod_events = st.one_of(add_pods, attachment_keys.map(e.DeletePod))
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from podwire.controller.difference import Outcome
-from podwire.model.addresses import Prefix
+from podwire.model.addresses import Address, Prefix, show_address
 from podwire.model.network import Frontend
 from podwire.model.objects import Attachment, AttachmentKey, Object, ObjectKey, PodKey, Value
 
@@ -116,6 +116,15 @@ class KubeStateChange(Event, frozen=True):
     def __str__(self) -> str:
         shown = [f"{key}{'' if value is not None else ' removed'}" for key, value in self.changes[:_SHOWN]]
         return f"KubeStateChange {_listed(shown, len(self.changes))}"
+
+
+class NodeAddressesChanged(Event, frozen=True):
+    """The addresses that this node's kernel has, but for ours."""
+
+    addresses: frozenset[Address]
+
+    def __str__(self) -> str:
+        return f"NodeAddressesChanged {', '.join(map(show_address, sorted(self.addresses))) or 'none'}"
 
 
 class ResyncReason(Enum):

@@ -10,7 +10,7 @@ from typing import Any
 from immutables import Map
 from msgspec.structs import replace
 
-from podwire.model.addresses import Address, Prefix
+from podwire.model.addresses import FAMILIES, Address, Prefix
 from podwire.model.homes import Homes, in_range
 from podwire.model.objects import (
     BackendSlice,
@@ -53,7 +53,14 @@ def changed(now: Snapshot, changes: Iterable[tuple[ObjectKey, Object | None]]) -
             now, more = _put(now, key, value)
             services |= more.services
             ranges |= more.ranges
-    return now, Touched(services=frozenset(services), nodes=touched.nodes, ranges=ranges)
+    return now, Touched(frozenset(services), touched.attachments, touched.nodes, ranges)
+
+
+def rehomed(before: Snapshot, now: Snapshot) -> Touched:
+    """All routes have the node's address as their source: what is touched where that is another one."""
+    if all(before.source(family) == now.source(family) for family in FAMILIES):
+        return NOTHING
+    return Touched(attachments=frozenset(now.attachments), nodes=frozenset((now.local.key,)))
 
 
 def listed(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapshot:
@@ -128,7 +135,7 @@ def _put_nodes(now: Snapshot, told: list[tuple[NodeKey, Node | None]]) -> tuple[
     if own_addresses(now) != own_addresses(old):
         keys.add(now.local.key)
     ranges = now.service_ranges != old.service_ranges
-    return now, Touched(services=frozenset(services), nodes=frozenset(keys), ranges=ranges)
+    return now, Touched(frozenset(services), rehomed(old, now).attachments, frozenset(keys), ranges)
 
 
 def _crowded(now: Snapshot, key: NodeKey, node: Node) -> Map[Prefix, frozenset[NodeKey]]:

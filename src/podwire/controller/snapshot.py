@@ -16,10 +16,7 @@ from podwire.controller.difference import Outcome
 from podwire.ipam import blocks
 from podwire.model.addresses import Address
 from podwire.model.network import LinkKey, RouteKey
-from podwire.model.objects import (
-    Attachment,
-    AttachmentKey,
-)
+from podwire.model.objects import Attachment, AttachmentKey
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 from podwire.nodes.own import own_addresses, remembered
 from podwire.pods.readiness import obstacle
@@ -61,6 +58,9 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
                     now = _hold(now, key, attachment)
             now, _ = objects.changed(now, known.items())
             return replace(now, cursors=Map(cursors)), NOTHING
+        case e.NodeAddressesChanged(addresses):
+            new = replace(now, local=replace(now.local, addresses=addresses))
+            return new, objects.rehomed(now, new)
         case e.Reported(driver, outcomes):
             return _report(now, driver, outcomes.items()), NOTHING
         case e.FlowsReconciled() | e.Shutdown():

@@ -122,9 +122,10 @@ def own(now: Snapshot, family: Family) -> Address | None:
 def own_source(now: Snapshot, to: Address) -> Address | None:
     """Which address this node's own sockets choose towards another; None where only the kernel knows.
 
-    An address of the node is reached from itself. The route to the Services has its source (`nodes/own.py`), pods of
-    this node are behind links without addresses, so lo's is taken (inet_select_addr; RFC 6724 for IPv6). All else
-    leaves by the uplink.
+    An address of the node is reached from itself. The routes to Services and pods have the node's InternalIP as their
+    source; where its kernel has none, those to Services have the address of the node's block, and so has the kernel's
+    own choice for pods behind links without addresses (inet_select_addr; RFC 6724 for IPv6). All else leaves by the
+    uplink.
     """
     family = family_of(to)
     if any(to in loopback for loopback in _LOOPBACK):
@@ -132,5 +133,5 @@ def own_source(now: Snapshot, to: Address) -> Address | None:
     if is_own(now, to):
         return to
     if to in now.ledger or any(to in cidr for cidr in now.service_ranges):
-        return own(now, family) or gateway_to(now.node, family)
+        return now.source(family) or own(now, family) or gateway_to(now.node, family)
     return gateway_to(now.node, family) or own(now, family)

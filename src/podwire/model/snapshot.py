@@ -11,7 +11,7 @@ from typing import Any
 from immutables import Map
 from msgspec import Struct
 
-from podwire.model.addresses import Address, Prefix, disjoint
+from podwire.model.addresses import Address, Family, Prefix, disjoint, family_of
 from podwire.model.homes import Homes, in_range
 from podwire.model.network import Frontend
 from podwire.model.objects import (
@@ -36,12 +36,14 @@ from podwire.model.objects import (
 class Local(Value, frozen=True):
     """What this agent is told of its own node. `mtu` (bytes) is that of pod interfaces, 0 while it isn't known;
     `service_cidrs` are beside those of the ServiceCIDR objects (`Snapshot.service_ranges`). A backend on this node
-    gets `local_weight` times as many of this node's connections as one elsewhere."""
+    gets `local_weight` times as many of this node's connections as one elsewhere. `addresses` are those that the node's
+    kernel has, but for the ones of its blocks."""
 
     name: str
     mtu: int = 0
     service_cidrs: tuple[Prefix, ...] = ()
     local_weight: int = 1
+    addresses: frozenset[Address] = frozenset()
 
     @property
     def key(self) -> NodeKey:
@@ -116,6 +118,12 @@ class Snapshot(Struct, frozen=True):
     def node(self) -> Node:
         """This node as the cluster knows it; an empty one until it does."""
         return self.nodes.get(self.local.key, Node())
+
+    def source(self, family: Family) -> Address | None:
+        """The address that the node goes by, for what it sends to pods and Services: its first InternalIP of the
+        family that its kernel has. Others are no source that a route can have."""
+        own = (address for address in self.node.addresses if family_of(address) == family)
+        return next((address for address in own if address in self.local.addresses), None)
 
     @property
     def taken(self) -> Container[Address]:

@@ -1,9 +1,10 @@
 """What the node itself needs to carry pods: forwarding, its own address in each block, a way to the Services; and what
 it has to remember to go on without the cluster's objects. Pure.
 
-Invariants: the node's address of a block lies on lo, so that it lives as long as the node: it is the source of what
-the node sends to Services and pods. The route to the service ranges only lets a socket choose that source; no packet
-follows it, since a Service's address is rewritten first and any other is refused.
+Invariants: the node's address of a block lies on lo, so that it lives as long as the node: it is what a pod of this
+node sees in the place of a client that has to be hidden, and the source where the node has no InternalIP. The route to
+the service ranges only lets a socket choose the source; no packet follows it, since a Service's address is rewritten
+first and any other is refused.
 """
 
 from typing import Any
@@ -29,9 +30,9 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
     own = own_addresses(now)
     linux |= {AddressKey("", LOOPBACK, address): True for address in own}
     for block in now.service_ranges:
-        source = next((address for address in own if len(address) == block.family.size), None)
-        if source is not None:
-            linux[RouteKey("", block)] = Route(LOOPBACK, source=source)
+        own_source = next((address for address in own if len(address) == block.family.size), None)
+        if own_source is not None:
+            linux[RouteKey("", block)] = Route(LOOPBACK, source=now.source(block.family) or own_source)
     rows: dict[Any, Any] = dict(remembered(now))
     if now.local.mtu:
         rows[PodMTUKey()] = now.local.mtu

@@ -3,7 +3,8 @@
 Invariants: one route for each of a node's blocks, by way of that node's first address of the block's family; which
 interface that is, the kernel knows. Of two nodes that claim one block the first by name has it. A block in which this
 node or its pods live leads nowhere, nor does one in which its own gateway is: such a route would lead their packets
-away. Nodes are few: what one of them changes is decided for all.
+away. The source is this node's InternalIP, whatever other networks it is in: the others know the way back. Nodes are
+few: what one of them changes is decided for all.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
     linux: dict[Any, Any] = {}
     for _, block, way in ways(now):
         if not isinstance(way, str):
-            linux.setdefault(RouteKey("", block), Route(0, via=way))
+            linux.setdefault(RouteKey("", block), Route(0, via=way, source=now.source(block.family)))
     return {"linux": linux}
 
 

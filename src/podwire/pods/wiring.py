@@ -5,11 +5,12 @@ node, reached on-link, and both ends know the other by a permanent neighbour, so
 and MAC addresses are derived from the attachment's key: a restarted agent finds what it made without a note.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha1
+from types import MappingProxyType
 from typing import Any
 
-from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, family_of, parse_address
+from podwire.model.addresses import FAMILIES, IPV4, IPV6, Address, Family, Prefix, family_of, parse_address
 from podwire.model.network import (
     LOOPBACK,
     AddressKey,
@@ -32,6 +33,8 @@ NODE_MAC = bytes.fromhex("eeeeeeeeeeee")
 """Of every node's end. A pod sees only its own, and ours are recognised by it."""
 LINK_PREFIX = "pw"
 ALTNAME_BYTES, ALIAS_BYTES = 127, 255
+Sources = Mapping[Family, Address | None]
+NO_SOURCES: Sources = MappingProxyType({})
 LONG = ".long"
 """Ends the altname of a sandbox whose ID is longer than a name may be."""
 
@@ -41,19 +44,24 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
     rows: dict[Any, Any] = {}
     linux: dict[Any, Any] = {}
     local: dict[Any, Any] = {}
+    sources = {family: now.source(family) for family in FAMILIES}
     for key in keys:
         attachment = now.attachments.get(key)
         if attachment is not None:
             rows[key] = attachment
-            linux |= wiring(key, attachment, now.local.mtu)
+            linux |= wiring(key, attachment, now.local.mtu, sources)
             local |= {LocalPodKey(address): True for address in attachment.addresses}
     if touched is None or touched.attachments:
         rows |= {CursorKey(block): cursor for block, cursor in now.cursors.items()}
     return {"store": rows, "linux": linux, "nftables": local}
 
 
-def wiring(key: AttachmentKey, it: Attachment, mtu: int) -> dict[Any, Any]:
-    """What the kernel holds for one attachment, in the node's namespace and in the pod's, where that is known."""
+def wiring(key: AttachmentKey, it: Attachment, mtu: int, sources: Sources = NO_SOURCES) -> dict[Any, Any]:
+    """What the kernel holds for one attachment, in the node's namespace and in the pod's, where that is known.
+
+    `sources`: with which address of its own the node answers the pod. Without one the kernel takes that on lo, and who
+    asked a datagram server of the node by another address never hears of it.
+    """
     name, mac, inside = interface_name(key), pod_mac(key), pod_index(it)
     altname = f"{key.sandbox}.{key.interface}"
     seen = bool(it.netns)
@@ -72,7 +80,8 @@ def wiring(key: AttachmentKey, it: Attachment, mtu: int) -> dict[Any, Any]:
         UpKey("", it.index): True,
     }
     for address in it.addresses:
-        found[RouteKey("", Prefix(address, family_of(address).bits))] = Route(it.index)
+        family = family_of(address)
+        found[RouteKey("", Prefix(address, family.bits))] = Route(it.index, source=sources.get(family))
         found[NeighbourKey("", it.index, address)] = PodMAC(name, mac)
     return found | _inside(it, inside, mtu) if seen else found
 

@@ -1,0 +1,38 @@
+"""The node's own addresses as they come and go: the routes to pods and Services have one of them as their source.
+
+Invariants: each state is told, also one that has passed already: with an IPv4 address the kernel takes away every route
+that has it as its source, and one that came back at once must not look as if it had stayed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from podwire.controller.events import Event, NodeAddressesChanged
+from podwire.model.addresses import Address
+
+
+class Watched(Protocol):
+    """`dataplane/linux/addresses.py`."""
+
+    def fileno(self) -> int: ...
+
+    def states(self) -> list[frozenset[Address]]: ...
+
+    def anew(self) -> list[frozenset[Address]]: ...
+
+
+async def follow(submit: Callable[[Event], Awaitable[Any]], watched: Watched, again: bool = False) -> None:
+    """Until it is cancelled. `again`: after a failure, in which anything may have been missed."""
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    states = watched.anew() if again else watched.states()
+    loop.add_reader(watched.fileno(), told.set)
+    try:
+        while True:
+            for addresses in states:
+                await submit(NodeAddressesChanged(addresses))
+            await told.wait()
+            told.clear()
+            states = watched.states()
+    finally:
+        loop.remove_reader(watched.fileno())
