@@ -17,7 +17,7 @@ FIRST_INDEX, _INDEXES = 0x1_0000, 0x7000_0000
 
 
 def own_address(block: Prefix, taken: Container[Address]) -> Address | None:
-    """The node's own address of a block: source for what it sends to Services and pods. The second, or of a block of
+    """The node's own address of a block: what its pods see of clients that are hidden. The second, or of a block of
     one, that one; where somebody lives there already, the next that is free. None where none is."""
     last = block.count - (1 if block.family == IPV4 and block.count > FIRST_POD else 0)
     numbers = range(min(1, block.count - 1), last)
