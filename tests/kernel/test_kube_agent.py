@@ -19,7 +19,7 @@ from podwire.model.addresses import parse_address, parse_prefix
 from podwire.model.objects import AttachmentKey, PodKey
 from podwire.preflight import CannotStart
 from podwire.sources.cni_server import status
-from tests.kernel.rig import MakeSpace, Space, ask, respond, sh
+from tests.kernel.rig import MakeSpace, Space, ask, identity, respond, sh
 from tests.unit.kube_fake import FakeApi, namespace, node, service, service_cidr, slice_
 
 KUBECONFIG = """
@@ -58,7 +58,7 @@ class Place:
 
     async def add(self, agent: Agent, name: str, space: Space) -> Result:
         key = AttachmentKey(f"sandbox-{name}", "eth0")
-        return await agent.controller.submit(AddPod(key, PodKey("default", name), space.path))
+        return await agent.controller.submit(AddPod(key, PodKey("default", name), space.path, *identity(space.path)))
 
 
 @pytest.fixture

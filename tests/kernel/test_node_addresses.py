@@ -12,7 +12,7 @@ from podwire.controller.events import AddPod
 from podwire.dataplane.linux.addresses import NodeAddresses
 from podwire.model.addresses import parse_address
 from podwire.model.objects import AttachmentKey, PodKey, Protocol
-from tests.kernel.rig import SERVICE_CIDRS, MakeSpace, Space, ask, by_hand, respond, sh
+from tests.kernel.rig import SERVICE_CIDRS, MakeSpace, Space, ask, by_hand, identity, respond, sh
 
 HOME = {"192.0.2.1": "192.0.2.1/24", "fd00:2::1": "fd00:2::1/64 nodad"}
 OWN = {"192.0.2.1": "10.1.1.1", "fd00:2::1": "fd01::1"}
@@ -56,7 +56,8 @@ async def place(node: Space, make_space: MakeSpace, tmp_path: Path) -> AsyncIter
     async with running(config) as agent:
         pod = make_space("a")
         key = AttachmentKey("sandbox-a", "eth0")
-        assert (await agent.controller.submit(AddPod(key, PodKey("default", "a"), pod.path))).error is None
+        added = AddPod(key, PodKey("default", "a"), pod.path, *identity(pod.path))
+        assert (await agent.controller.submit(added)).error is None
         respond(pod, "a")
         respond(node, "node", SERVER)
         yield Place(agent, pod)
