@@ -41,6 +41,7 @@ state = "/run/containerd"
 """
 
 # cgroupsPerQOS, failCgroupV1: for machines with control groups of version 1, or without all controllers.
+# crashLoopBackOff: what is killed several times in a row is started again as soon as after the first time.
 _KUBELET = """\
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -60,6 +61,7 @@ containerRuntimeEndpoint: unix://{socket}
 resolvConf: {own}/resolv.conf
 volumePluginDir: /var/lib/kubelet/volumeplugins
 imageGCHighThresholdPercent: 100
+crashLoopBackOff: {{maxContainerRestartPeriod: 1s}}
 evictionHard: {{memory.available: 100Mi}}
 """
 

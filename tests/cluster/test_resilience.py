@@ -79,10 +79,7 @@ def test_an_update_replaces_one_agent_after_the_other(it: Cluster, whole_again: 
 
 
 def test_agents_are_killed_while_the_control_plane_is_down(it: Cluster, whole_again: None) -> None:
-    """They look after what was wired from what they remember and read, and serve what was programmed.
-
-    After the update, which brought new pods: kubelet lets a container wait that is started for the third time.
-    """
+    """They look after what was wired from what they remember and read, and serve what was programmed."""
     before = podwire.restarts(it)
     with traffic(it) as flows:
         it.plane.pause()

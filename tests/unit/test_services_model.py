@@ -104,7 +104,7 @@ def programmed(now: Snapshot, client: Address | None, to: Frontend) -> str | dic
     if key not in held:
         return NOT_OURS
     it = slots(held[key], None)
-    if it.verdict is None:
+    if it.verdict is None and it.drawn is None:  # else: whom nobody remembers draws
         return {Slots(None, (), refused=True): REFUSED, Slots(None, (), dropped=True): DROPPED}[it]
     return dict(Counter(b for b in it.backends if b is not None))
 
