@@ -6,9 +6,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from podwire.model.objects import Attachment
-from tests.kernel.rig import Rig, Space, ask, by_hand, dump, identity, respond, service, sh
+from podwire.controller.events import AddPod, Refusal
+from podwire.model.addresses import parse_prefix
+from podwire.model.objects import Attachment, AttachmentKey, Node, PodKey
+from podwire.pods.wiring import interface_name
+from tests.kernel.hands import links_gone
+from tests.kernel.rig import NODE, Rig, Space, ask, by_hand, dump, identity, respond, service, sh, silence
 
 OBJECTS = service("web", 10, ("10.1.1.2", "fd01::2"))
 
@@ -205,3 +210,108 @@ async def test_rows_of_an_older_version_learn_their_namespaces(by: By, moved: bo
     assert (dump(), seen_in(by.stranger)) == (node, stranger)
     assert await rig.drift() == []
     assert ask(rig.pods["b"], "10.96.0.10").startswith("a ")
+
+
+@pytest.mark.parametrize("interface", ["net1", "eth0.5"])
+async def test_a_namespace_gets_one_interface(by: By, interface: str) -> None:
+    """A second would have no way out that answers: the pod has one default route. What is there stays as it is."""
+    rig = by.rig
+    node, inside, rows = dump(), seen_in(by.space), rig.rows()
+    key = AttachmentKey("sandbox-a", interface)
+    add = AddPod(key, PodKey("default", "a"), by.space.path, *identity(by.space.path))
+    result = await rig.running.controller.submit(add)
+    assert result.refusal is Refusal.OCCUPIED
+    assert result.error is not None
+    assert "eth0 of sandbox sandbox-a" in result.error
+    assert (dump(), seen_in(by.space), rig.rows()) == (node, inside, rows)
+    assert (await rig.delete("a")).error is None
+    rig.running.linux.collect()
+    assert (await rig.running.controller.submit(add)).error is None
+    assert await rig.drift() == []
+
+
+async def test_a_dead_sandbox_whose_inode_another_has_is_in_nobodys_way(by: By) -> None:
+    """Its link went with its namespace; the number is given to the next namespace at once."""
+    rig = by.rig
+    dead, fresh = rig.key("b"), rig.space("c")
+    sh("ip", "netns", "del", rig.pods["b"].name)
+    links_gone(rig, "b")
+    now = rig.running.controller.snapshot
+    device, inode = identity(fresh.path)
+    there = replace(now.attachments[dead], device=device, inode=inode)
+    housed = now.housed.set(f"{device}:{inode}", frozenset((dead,)))
+    rig.running.controller.snapshot = replace(now, attachments=now.attachments.set(dead, there), housed=housed)
+    assert (await rig.add("c")).error is None
+    assert set(rig.running.controller.snapshot.attachments) == {rig.key("a"), rig.key("c")}
+    assert ask(fresh, "10.96.0.10").startswith("a ")
+    assert await rig.drift() == []
+
+
+@pytest.mark.parametrize("lives", [False, True], ids=["dead", "alive"])
+async def test_who_came_by_a_path_that_leads_elsewhere_now_has_lost_it(by: By, lives: bool) -> None:
+    rig = by.rig
+    fresh = rig.make_space("fresh")
+    if not lives:
+        silence()
+        sh("ip", "netns", "del", by.space.name)
+        links_gone(rig, "a")
+    by.to(fresh.path)
+    assert (await rig.add("a", str(by.path), sandbox="new")).error is None
+    await rig.history_has(f"Sandbox{'Unseen' if lives else 'Gone'} sandbox-a/eth0")
+    assert (rig.key("a") in rig.running.controller.snapshot.attachments) is lives
+    if lives:
+        assert ask(rig.pods["b"], "10.96.0.10").startswith("a ")
+    respond(fresh, "new")
+    assert ask(rig.pods["b"], "10.1.1.4", 8080).startswith("new ")
+    assert await rig.drift() == []
+
+
+async def test_an_address_that_only_a_dead_pod_has_is_free(rig: Rig) -> None:
+    """Nobody has told its end, and the block is full."""
+    await rig.start({NODE: Node((parse_prefix("10.1.1.0/29"), parse_prefix("fd01::/64")))})
+    for number in range(5):
+        assert (await rig.add(f"p{number}")).error is None
+    assert (await rig.add("x")).refusal is Refusal.EXHAUSTED
+    sh("ip", "netns", "del", rig.pods["p3"].name)
+    links_gone(rig, "p3")
+    sh("ip", "link", "del", interface_name(rig.key("p1")))  # lives, and gets its link again
+    assert (await rig.add("x")).error is None
+    held = rig.running.controller.snapshot.attachments
+    assert rig.key("p3") not in held
+    assert rig.key("p1") in held
+    await rig.resync()
+    assert await rig.drift() == []
+
+
+@pytest.mark.parametrize("names", [("all", "default"), ("default",), ("lo",)], ids=" and ".join)
+async def test_ipv6_is_switched_on_in_a_pod_that_has_an_address_of_it(rig: Rig, names: tuple[str, ...]) -> None:
+    """Runtimes switch it off there; a pod's owner does it later."""
+    assert (await rig.start(OBJECTS)).error is None
+    pod = rig.space("a").name
+    for name in names:
+        sh("ip", "netns", "exec", pod, "sysctl", "-qw", f"net.ipv6.conf.{name}.disable_ipv6=1")
+    assert (await rig.add("a")).error is None
+    respond(rig.pods["a"], "a")
+    assert ask(None, "fd01::2", 8080).startswith("a ")
+    assert await rig.drift() == []
+    sh("ip", "netns", "exec", pod, "sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=1")
+    await rig.resync()
+    assert ask(None, "fd01::2", 8080).startswith("a ")
+    assert await rig.drift() == []
+
+
+async def test_on_a_node_without_ipv6_an_add_says_what_to_do(rig: Rig) -> None:
+    """And a node that has no IPv6 pod CIDR has no need of it."""
+    for name in ("all", "default"):
+        sh("sysctl", "-qw", f"net.ipv6.conf.{name}.disable_ipv6=1")
+    await rig.start()
+    result = await rig.add("a")
+    assert result.error is not None
+    assert "net.ipv6.conf.all.disable_ipv6 = 1" in result.error
+    assert "set that to 0, or give the node no IPv6 pod CIDR" in result.error
+    assert rig.rows() == 0
+    assert (await rig.change((NODE, Node((parse_prefix("10.1.1.0/24"),))))).error is None
+    assert (await rig.add("a")).error is None
+    respond(rig.pods["a"], "a")
+    assert ask(None, "10.1.1.3", 8080).startswith("a ")
+    assert await rig.drift() == []

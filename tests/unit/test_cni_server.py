@@ -110,7 +110,7 @@ def message(command: str, config: Any = CONFIG, **changed: str) -> bytes:
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
     """Whatever namespace a call names is taken for one: real ones need root."""
-    monkeypatch.setattr(cni_server, "check_namespace", lambda _: (4, 4026532000))
+    monkeypatch.setattr(cni_server, "check_namespace", lambda path: (4, 4026532000 + ord(path[-1]) - ord("x")))
     return Served(tmp_path)
 
 
@@ -157,7 +157,7 @@ async def test_add_on_a_node_without_a_block_is_to_be_tried_again(served: Served
 
 async def test_add_to_a_full_block_names_the_block(served: Served) -> None:
     assert (await served.ask("ADD"))[0] == 0
-    code, said = await served.ask("ADD", CNI_CONTAINERID="c2")
+    code, said = await served.ask("ADD", CNI_CONTAINERID="c2", CNI_NETNS="/run/netns/y")
     assert (code, said["code"]) == (1, 11)
     assert "10.1.0.0/30" in said["msg"]
 
@@ -214,7 +214,7 @@ async def test_status_succeeds_exactly_while_an_add_would(served: Served) -> Non
     assert (await served.ask("ADD"))[0] == 0
     code, said = await served.ask("STATUS")
     assert (code, said["code"], said["msg"]) == (1, 50, "no address is free in 10.1.0.0/30: all 1 are in use")
-    code, refused = await served.ask("ADD", CNI_CONTAINERID="c2")
+    code, refused = await served.ask("ADD", CNI_CONTAINERID="c2", CNI_NETNS="/run/netns/y")
     assert (code, refused["code"], refused["msg"]) == (1, 11, said["msg"])
     assert (await served.ask("DEL"))[0] == 0
     assert await served.ask("STATUS") == (0, None)

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from podwire.controller import events as e
 from podwire.controller.snapshot import fold
 from podwire.controller.transaction import merge
 from podwire.model.addresses import parse_address, parse_prefix, show_address
-from podwire.model.network import Backend, Frontend, RouteKey, ServiceRangeKey, Serving
+from podwire.model.network import Backend, Frontend, RouteKey, ServiceRangeKey, Serving, Space, UpKey
 from podwire.model.objects import (
     AttachmentKey,
     Node,
@@ -89,6 +90,35 @@ def test_addresses_are_never_given_twice_nor_lost(requests: list[e.Event]) -> No
             assert len(now.attachments) == 5
         held = [item for it in now.attachments.values() for item in (*it.addresses, it.index)]
         assert len(held) == len(set(held)) == len(now.ledger)
+        assert dict(now.housed) == {it.netns: {key} for key, it in now.attachments.items()}
+
+
+def test_of_two_that_share_a_namespace_the_first_has_the_routes_and_the_other_inherits_them() -> None:
+    """As an older version has attached them."""
+    now = world.start()
+    keys = [AttachmentKey("s", name) for name in ("eth0", "net1")]
+    for number, key in enumerate(keys):
+        now, _ = fold(now, e.AddPod(key, PodKey("default", "a"), f"/{number}", 4, 100 + number))
+    shared = {key: replace(it, device=4, inode=7, confirmed=True) for key, it in now.attachments.items()}
+    now, _ = fold(world.start(), e.Restored(shared, {}))
+    space = Space("/0", 4, 7)
+    default = RouteKey(space, parse_prefix("0.0.0.0/0"))
+    assert decided(now)["linux"][default].index == shared[keys[0]].index + 1
+    for gone in (e.DeletePod(keys[0]), e.SandboxGone(frozenset((keys[0],)))):
+        after, touched = fold(now, gone)
+        assert touched is not None
+        assert touched.attachments == set(keys)
+        wanted = merge((c.name, c.desired(after, touched)) for c in world.CAPABILITIES)["linux"]
+        assert wanted[default].index == shared[keys[1]].index + 1
+        assert UpKey(space, 1) in wanted
+
+
+def test_a_namespace_that_has_an_interface_of_ours_gets_no_second() -> None:
+    now, _ = fold(world.start(), e.AddPod(AttachmentKey("s", "eth0"), PodKey("default", "a"), "/a", 4, 7))
+    with pytest.raises(e.Refused, match="eth0 of sandbox s") as refused:
+        fold(now, e.AddPod(AttachmentKey("s", "net1"), PodKey("default", "a"), "/b", 4, 7))
+    assert refused.value.refusal is e.Refusal.OCCUPIED
+    fold(now, e.AddPod(AttachmentKey("s", "net1"), PodKey("default", "a"), "/a", 4, 8))
 
 
 @given(st.lists(world.pod_events, max_size=20))

@@ -39,6 +39,7 @@ class Refusal(Enum):
 
     NOT_READY = "the node is not ready to attach pods"
     EXHAUSTED = "no address is free"
+    OCCUPIED = "the network namespace has an interface of ours already"
     NOT_STORED = "it can't be written down now"
 
 
@@ -62,6 +63,8 @@ class AddPod(Event, frozen=True):
     netns: str
     device: int = 0
     inode: int = 0
+    again: bool = False
+    """It was refused once, and what was dead has been released since."""
     on_failure: ClassVar[OnFailure] = OnFailure.REVERT
 
     def __str__(self) -> str:

@@ -23,6 +23,7 @@ from podwire.controller.events import (
     Disturbed,
     Event,
     PodWired,
+    Refusal,
     Refused,
     Resync,
     ResyncReason,
@@ -34,7 +35,7 @@ from podwire.controller.history import History, Record
 from podwire.controller.mending import Mending
 from podwire.controller.tally import Tally
 from podwire.controller.transaction import Result, Transaction
-from podwire.model.network import LinkKey
+from podwire.model.network import LinkKey, Space
 from podwire.model.objects import AttachmentKey
 from podwire.model.snapshot import Snapshot
 from podwire.pods.wiring import interface_name
@@ -175,7 +176,12 @@ class Controller:
                 # Confirmed before it is answered: killed in between, a repeated ADD or a DEL finds the pod;
                 # the other way round, a start would release a pod that lives.
                 self._queue(self._follow_ups, PodWired(key), answer)
+                self._succeed(result.event)
                 return True
+            case AddPod(again=False) if result.refusal in (Refusal.OCCUPIED, Refusal.EXHAUSTED):
+                if self._make_room(result.event, result.refusal):
+                    self._requests.appendleft((replace(result.event, again=True), answer))
+                    return True
             case PodWired(key) if result.error is not None:
                 undone = self._next(DeletePod(key))
                 undone.add_done_callback(lambda _: None if answer.done() else answer.set_result(result))
@@ -190,6 +196,36 @@ class Controller:
 
     def _next(self, event: Event) -> Answer:
         return self._queue(self._follow_ups, event, asyncio.get_running_loop().create_future())
+
+    def _succeed(self, added: AddPod) -> None:
+        """Whoever came by the same path before has lost it: the path leads to another namespace now."""
+        space, housed = Space(added.netns, added.device, added.inode), self.snapshot.housed
+        former = housed.get(added.netns, frozenset()) - housed.get(space, frozenset())
+        dead = self._dead(former)
+        if former - dead:
+            self._next(SandboxUnseen(former - dead))
+        if dead:
+            self._next(SandboxGone(dead))
+
+    def _make_room(self, refused: AddPod, refusal: Refusal) -> bool:
+        """Whether something dead stood in the way of an ADD; it is on its way out then."""
+        now = self.snapshot
+        if refusal is Refusal.EXHAUSTED:
+            if self._dead(frozenset(now.attachments)):  # or its link alone was deleted: then it is made again
+                self._next(Resync(ResyncReason.HEALING, drivers=frozenset(("linux",))))
+                return True
+            return False
+        space = Space(refused.netns, refused.device, refused.inode)
+        dead = self._dead(now.housed.get(space, frozenset()) - {refused.key})
+        if dead:
+            self._next(SandboxGone(dead))
+        return bool(dead)
+
+    def _dead(self, keys: frozenset[AttachmentKey]) -> frozenset[AttachmentKey]:
+        """Those without a link. A namespace takes its links with it, and its inode may be another's at once."""
+        links = {LinkKey(interface_name(key)): key for key in sorted(keys)}
+        held = self._transaction.read("linux", links) if links else {}
+        return frozenset(key for link, key in links.items() if link not in held)
 
     def _lost(self, result: Result) -> tuple[frozenset[AttachmentKey], frozenset[AttachmentKey]]:
         """To whose namespace no path leads any more: of those whose link lives on, and of the rest. While a link lives,

@@ -15,7 +15,7 @@ from podwire.controller import objects
 from podwire.controller.difference import Outcome
 from podwire.ipam import blocks
 from podwire.model.addresses import Address
-from podwire.model.network import LinkKey, RouteKey
+from podwire.model.network import LinkKey, RouteKey, Space
 from podwire.model.objects import Attachment, AttachmentKey
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 from podwire.nodes.own import own_addresses, remembered
@@ -23,13 +23,14 @@ from podwire.pods.readiness import obstacle
 from podwire.pods.wiring import interface_name, space_of
 
 NOTHING = Touched()
+NOBODY: frozenset[AttachmentKey] = frozenset()
 
 
 def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
     """Raises Refused where a request can't be granted; the snapshot is then as it was."""
     match event:
         case e.AddPod():
-            return _add_pod(now, event), Touched(attachments=frozenset((event.key,)))
+            return _add_pod(now, event), _with_housemates(now, frozenset((event.key,)))
         case e.PodWired(key):
             confirmed = replace(now.attachments[key], confirmed=True)
             return _hold(now, key, confirmed), Touched(attachments=frozenset((key,)))
@@ -38,9 +39,10 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
         case e.SandboxGone(keys):
             return _released(now, keys)
         case e.SandboxUnseen(keys):
+            touched = _with_housemates(now, keys)
             for key in sorted(key for key in keys if key in now.attachments):
                 now = _hold(now, key, replace(now.attachments[key], netns="", device=0, inode=0))
-            return now, Touched(attachments=keys)
+            return now, touched
         case e.KubeStateChange(changes):
             return objects.changed(now, changes)
         case e.Resync(_, told, whole):
@@ -72,6 +74,13 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
 
 
 def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
+    for other in sorted(now.housed.get(Space(event.netns, event.device, event.inode), NOBODY) - {event.key}):
+        pod = now.attachments[other].pod
+        raise e.Refused(
+            e.Refusal.OCCUPIED,
+            f"{event.netns} has an interface of podwire already: {other.interface} of sandbox {other.sandbox}"
+            f" (pod {pod.namespace}/{pod.name}); a network namespace gets one",
+        )
     before = now.attachments.get(event.key)
     if before is not None:  # a repeated ADD keeps its addresses and its confirmation
         there = {"netns": event.netns, "device": event.device, "inode": event.inode}
@@ -97,7 +106,28 @@ def _hold(now: Snapshot, key: AttachmentKey, attachment: Attachment) -> Snapshot
     ledger = now.ledger
     for item in _items(attachment):
         ledger = ledger.set(item, key)
-    return replace(now, attachments=now.attachments.set(key, attachment), ledger=ledger)
+    housed = _house(now.housed, key, now.attachments.get(key), attachment)
+    return replace(now, attachments=now.attachments.set(key, attachment), ledger=ledger, housed=housed)
+
+
+def _house(
+    housed: Map[str, frozenset[AttachmentKey]], key: AttachmentKey, before: Attachment | None, after: Attachment | None
+) -> Map[str, frozenset[AttachmentKey]]:
+    old, new = (frozenset() if it is None else {space_of(it), it.netns} - {""} for it in (before, after))
+    for home in old - new:
+        left = housed[home] - {key}
+        housed = housed.set(home, left) if left else housed.delete(home)
+    for home in new - old:
+        housed = housed.set(home, housed.get(home, NOBODY) | {key})
+    return housed
+
+
+def _with_housemates(now: Snapshot, keys: frozenset[AttachmentKey]) -> Touched:
+    """Who shares a network namespace shares routes in it (versions before this one attached a second interface)."""
+    for key in keys:
+        if key in now.attachments:
+            keys |= now.housed.get(space_of(now.attachments[key]), NOBODY)
+    return Touched(attachments=keys)
 
 
 def _held_by(now: Snapshot, keys: Iterable[Any]) -> Touched:
@@ -124,11 +154,11 @@ def _held_by(now: Snapshot, keys: Iterable[Any]) -> Touched:
 
 def _released(now: Snapshot, keys: frozenset[AttachmentKey]) -> tuple[Snapshot, Touched]:
     """What a pod had in place of the node, since the block came to it later, is the node's again."""
-    before = own_addresses(now)
+    before, touched = own_addresses(now), _with_housemates(now, keys)
     for key in keys:
         now = _release(now, key)
     nodes = frozenset((now.local.key,)) if own_addresses(now) != before else frozenset()
-    return now, Touched(attachments=keys, nodes=nodes)
+    return now, replace(touched, nodes=nodes)
 
 
 def _release(now: Snapshot, key: AttachmentKey) -> Snapshot:
@@ -139,7 +169,8 @@ def _release(now: Snapshot, key: AttachmentKey) -> Snapshot:
     for item in _items(held):
         if ledger.get(item) == key:
             ledger = ledger.delete(item)
-    return replace(now, attachments=now.attachments.delete(key), ledger=ledger)
+    housed = _house(now.housed, key, held, None)
+    return replace(now, attachments=now.attachments.delete(key), ledger=ledger, housed=housed)
 
 
 def _items(held: Attachment) -> tuple[Address | int, ...]:

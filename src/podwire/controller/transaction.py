@@ -149,6 +149,11 @@ class Transaction:
         wanted = merge(self.decide(known, touched))
         return await self._reconcile(known, wanted, scopes, fresh=True, backwards=True, stop=False)
 
+    def read(self, driver: str, keys: Iterable[Any]) -> dict[Any, Any]:
+        """What a driver's network holds of these keys, without a look into the pods. Raises OSError."""
+        one = next(each for each in self.drivers if each.name == driver)
+        return one.read(Scope(dict.fromkeys(keys).keys(), frozenset()))
+
     def drift(self, now: Snapshot) -> dict[str, Difference]:
         """What a resync would do, by driver; touches nothing. Raises OSError where a driver can't read."""
         wanted = merge(self.decide(now, EVERYTHING))

@@ -108,6 +108,8 @@ class Snapshot(Struct, frozen=True):
 
     ledger: Map[Address | int, AttachmentKey] = Map()
     """Pod addresses and interface indexes in use."""
+    housed: Map[str, frozenset[AttachmentKey]] = Map()
+    """By pods' network namespace, and by the path that led to it: who is attached there."""
     cursors: Map[Prefix, int] = Map()
     """By block: where the next search for an address begins."""
 

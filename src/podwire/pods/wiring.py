@@ -5,7 +5,7 @@ node, reached on-link, and both ends know the other by a permanent neighbour, so
 and MAC addresses are derived from the attachment's key: a restarted agent finds what it made without a note.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from hashlib import sha1
 from types import MappingProxyType
 from typing import Any
@@ -40,7 +40,8 @@ LONG = ".long"
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
-    keys: Iterable[AttachmentKey] = now.attachments if touched is None else sorted(touched.attachments)
+    # Of two that share a namespace, as an older version has made them, the first has the routes in it.
+    keys = sorted(now.attachments if touched is None else touched.attachments, reverse=True)
     rows: dict[Any, Any] = {}
     linux: dict[Any, Any] = {}
     local: dict[Any, Any] = {}

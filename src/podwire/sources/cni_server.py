@@ -25,7 +25,7 @@ from podwire.cni.errors import CniError, ErrorCode, encode_error
 from podwire.cni.request import Request, asked_version, parse_request
 from podwire.cni.result import AddResult, End, add_result, decode_previous, encode, encode_versions, missing
 from podwire.controller.difference import Difference
-from podwire.controller.events import AddPod, DeletePod, Event
+from podwire.controller.events import AddPod, DeletePod, Event, Refusal
 from podwire.controller.transaction import Result
 from podwire.model.addresses import family_of
 from podwire.model.network import CursorKey
@@ -150,6 +150,8 @@ async def _add(cni: Cni, request: Request) -> bytes:
         raise CniError(ErrorCode.TRY_AGAIN_LATER, f"{cni.spool}: can't be listed: {error.strerror}") from None
     result = await cni.controller.submit(AddPod(request.key, request.pod, request.netns, device, inode))
     if result.error is not None:
+        if result.refusal is Refusal.OCCUPIED:
+            raise _namespace(result.error)
         code = ErrorCode.IO_FAILURE if result.refusal is None else ErrorCode.TRY_AGAIN_LATER
         raise CniError(code, result.error)
     now = cni.controller.snapshot

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.dataplane import netlink
-from podwire.dataplane.linux import notices, sysctl
+from podwire.dataplane.linux import ipv6, notices, sysctl
 from podwire.dataplane.linux import render as r
 from podwire.dataplane.messages import Message
 from podwire.model.addresses import FAMILIES
-from podwire.model.network import Link, LinkKey, RouteKey, Space, SysctlKey, path_of
+from podwire.model.network import AddressKey, Link, LinkKey, RouteKey, Space, SysctlKey, path_of
 from podwire.nodes.own import SYSCTLS
 
 GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL, errno.ENXIO}
@@ -85,7 +85,9 @@ class Linux:
         self._dying = {r.name_of(links[index]): index for index in dying}
         living = {index: seen for index, seen in links.items() if index not in doomed | dying}
         found |= r.up("", living)
-        found |= {SysctlKey(path): value for path in SYSCTLS if (value := sysctl.read(path)) is not None}
+        settings = {path: sysctl.read(path) for path in SYSCTLS}
+        # A kernel that has no such setting, as one without IPv6, has nothing to be set.
+        found |= {SysctlKey(path): SYSCTLS[path] if value is None else value for path, value in settings.items()}
         off = frozenset(name for name, path in sysctl.FORWARDS.items() if found.get(SysctlKey(path)) == "0")
         found.update(r.link_of(index, seen, ends, off) for index, seen in living.items() if r.is_ours(seen))
         found.update(_objects("", self._node))
@@ -251,7 +253,11 @@ class Linux:
                 text = f"{key}: {os.strerror(code)} ({errno.errorcode.get(code, code)})"
                 if code == errno.EEXIST and isinstance(key, RouteKey) and there is not None:
                     text += _in_the_way(there.socket, key)
-                outcomes[key] = Outcome(error=text, again=outcomes[key].again)
+                outcomes[key] = Outcome(error=ipv6.why_refused(key, code) or text, again=outcomes[key].again)
+            if there is not None and isinstance(key, AddressKey) and key.space and code == errno.EACCES:
+                named = r.links(there.socket.dump(r.GETLINK, r.get_link(key.index), 0)).values()
+                # What was refused is read again and tried once more.
+                self.writes += sum(ipv6.switch_on(there.descriptor, r.name_of(seen)) for seen in named)
         return outcomes
 
     def _end(self, change: Change) -> tuple[int, Outcome | None]:

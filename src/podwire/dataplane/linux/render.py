@@ -271,6 +271,10 @@ def get_links() -> bytes:
     return _header(0)
 
 
+def get_link(index: int) -> bytes:
+    return _header(index)
+
+
 def links(dump: list[bytes]) -> dict[int, Seen]:
     """By interface index."""
     return {unpack_from("=i", body, 4)[0]: attrs(body, 16) | {FLAGS: body[8:12]} for body in dump}
