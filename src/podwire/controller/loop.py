@@ -224,7 +224,11 @@ class Controller:
     def _dead(self, keys: frozenset[AttachmentKey]) -> frozenset[AttachmentKey]:
         """Those without a link. A namespace takes its links with it, and its inode may be another's at once."""
         links = {LinkKey(interface_name(key)): key for key in sorted(keys)}
-        held = self._transaction.read("linux", links) if links else {}
+        try:
+            held = self._transaction.read("linux", links) if links else {}
+        except OSError as error:  # whether they live isn't known: so they do
+            log.warning("links can't be read: %s", error)
+            return frozenset()
         return frozenset(key for link, key in links.items() if link not in held)
 
     def _lost(self, result: Result) -> tuple[frozenset[AttachmentKey], frozenset[AttachmentKey]]:
