@@ -2,7 +2,7 @@
 
 Invariants: every answer is made from one snapshot, by `views.py`. An answer that grows with the cluster is written in
 slices, so that an ADD gets its turn in between. Every error is JSON too: `{"error": one line}`. Only POST changes
-anything, and only by an event that the controller handles like any other.
+anything: a resync by an event that the controller handles like any other, a trace nothing that outlives it.
 
     GET  /status                                 the node, its ranges, counts, what is wrong
     GET  /services, /services/NAMESPACE/NAME     frontends, backends, what the data plane holds of them
@@ -13,6 +13,8 @@ anything, and only by an event that the controller handles like any other.
     GET  /history?since=NUMBER&limit=NUMBER      transactions, oldest first; with wait=SECONDS it waits for the next
     GET  /verify                                 what the network holds otherwise than it should; touches nothing
     POST /resync                                 read everything, and make it right
+    POST /trace?from=SOURCE&to=IP:PORT/PROTOCOL&timeout=SECONDS
+                                                 sends such a packet, and tells its way; ends when the client goes
     GET  /healthz, /readyz                       200, or 503 with the reason
     GET  /metrics                                for Prometheus, in its own form
 
@@ -24,7 +26,8 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -49,6 +52,9 @@ from podwire.model.network import Frontend
 from podwire.model.objects import ServiceKey
 from podwire.model.snapshot import Snapshot
 from podwire.model.text import printable
+from podwire.trace.asked import Asked, asked, seconds
+from podwire.trace.driver import Busy
+from podwire.trace.views import TraceView
 
 SLICE = 50
 """Items between two turns of the event loop: about 1 ms of Services with ten backends."""
@@ -79,18 +85,22 @@ class Controller(Protocol):
     def submit(self, event: Event) -> asyncio.Future[Result]: ...
 
 
-async def serve(path: Path, controller: Controller, facts: Callable[[], views.Facts]) -> web.AppRunner:
+Trace = Callable[[Snapshot, Asked, float], Awaitable[TraceView]]
+"""As `podwire.trace.driver.Tracer.trace`."""
+
+
+async def serve(path: Path, controller: Controller, facts: Callable[[], views.Facts], trace: Trace) -> web.AppRunner:
     """Answers once requests are served; `await runner.cleanup()` ends it and removes the socket.
 
     A socket that a killed agent left is replaced: the caller holds the state directory's lock. Raises OSError.
     """
-    app = application(controller, facts)
+    app = application(controller, facts, trace)
 
     async def remove(_: web.Application) -> None:
         _remove(path)
 
     app.on_cleanup.append(remove)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=GRACE)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=GRACE, handler_cancellation=True)
     await runner.setup()
     await web.SockSite(runner, bind(path)).start()
     return runner
@@ -133,22 +143,23 @@ def bind(path: Path) -> socket.socket:
     return listener
 
 
-def application(controller: Controller, facts: Callable[[], views.Facts]) -> web.Application:
+def application(controller: Controller, facts: Callable[[], views.Facts], trace: Trace) -> web.Application:
     app = web.Application(middlewares=[_errors_as_json])
-    asked = Answers(controller, facts)
-    app.on_shutdown.append(asked.stop_waiting)
+    answers = Answers(controller, facts)
+    app.on_shutdown.append(answers.stop_waiting)
     app.add_routes(
         [
-            web.get("/status", asked.status),
-            web.get("/services", asked.services),
-            web.get("/services/{namespace}/{name}", asked.service),
-            web.get("/pods", asked.pods),
-            web.get("/explain/service/{namespace}/{name}", asked.explain_service),
-            web.get("/explain/packet", asked.explain_packet),
-            web.get("/history", asked.history),
-            web.get("/verify", asked.verify),
-            web.post("/resync", asked.resync),
-            *_for_monitors(asked),
+            web.get("/status", answers.status),
+            web.get("/services", answers.services),
+            web.get("/services/{namespace}/{name}", answers.service),
+            web.get("/pods", answers.pods),
+            web.get("/explain/service/{namespace}/{name}", answers.explain_service),
+            web.get("/explain/packet", answers.explain_packet),
+            web.get("/history", answers.history),
+            web.get("/verify", answers.verify),
+            web.post("/resync", answers.resync),
+            web.post("/trace", partial(_trace, controller, trace)),
+            *_for_monitors(answers),
         ]
     )
     return app
@@ -229,9 +240,11 @@ class Answers:
             return
         reader = self._controller.next_record()
         self._waiting.add(reader)
-        await asyncio.wait([reader], timeout=seconds)
-        self._waiting.discard(reader)
-        reader.cancel()
+        try:
+            await asyncio.wait([reader], timeout=seconds)
+        finally:
+            self._waiting.discard(reader)
+            reader.cancel()
 
     async def stop_waiting(self, _: web.Application) -> None:
         """An agent that ends is not held up by its readers."""
@@ -273,6 +286,24 @@ class Answers:
                 await asyncio.sleep(0)
             self._counted = now, states
         return self._counted[1]
+
+
+async def _trace(controller: Controller, trace: Trace, request: web.Request) -> web.Response:
+    """Cancelled when the client goes, as all that is asked here."""
+    now = controller.snapshot
+    source, destination = (_words(request, name) for name in ("from", "to"))
+    try:
+        patience = seconds(request.query.get("timeout"))
+        what = await asyncio.to_thread(asked, now, source, destination)
+        return _json(await trace(now, what, patience))
+    except ValueError as error:
+        raise web.HTTPBadRequest(text=str(error)) from None
+    except LookupError as error:
+        raise web.HTTPNotFound(text=str(error)) from None
+    except Busy as error:
+        raise web.HTTPConflict(text=str(error)) from None
+    except OSError as error:
+        raise web.HTTPInternalServerError(text=f"the packet can't be traced: {error.strerror or error}") from None
 
 
 def _explained_service(now: Snapshot, key: ServiceKey, errors: tuple[str, ...]) -> bytes:

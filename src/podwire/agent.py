@@ -54,6 +54,7 @@ from podwire.sources.manifests import Manifests
 from podwire.store.database import StoreUnusable
 from podwire.store.rows import Store
 from podwire.supervision import Tasks, until_lost
+from podwire.trace.driver import Tracer
 from podwire.version import version
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ class Agent:
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
         self.conntrack = Conntrack()
         self.clients = Clients(self.nftables.commit)
+        self.tracer = Tracer(self.nftables.commit)
         self.flows = Reconciler((self.conntrack, self.clients), self.controller)
         self.manifests = Manifests(config.manifests) if config.manifests is not None else None
         self.kubernetes = KubernetesObjects(self.api, config.node_name) if self.api is not None else None
@@ -199,6 +201,7 @@ class Agent:
         self.nftables.close()
         self.conntrack.close()
         self.clients.close()
+        self.tracer.close()
 
     def collect_later(self) -> None:
         if self._collecting is None or self._collecting.done():
@@ -241,6 +244,7 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
         stack.push_async_callback(agent.api.close)
         await stack.enter_async_context(agent.kubernetes.watching())
     agent.restore()
+    agent.tracer.sweep()
     listed, whole = await agent.listing()
     startup = await controller.submit(Resync(ResyncReason.STARTUP, listed, whole=whole))
     if startup.error is not None:
@@ -251,7 +255,7 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
     _follow_sources(agent, tasks, listed is not None)
     gc.collect()
     gc.freeze()
-    runner = await admin.serve(config.admin_socket, controller, agent.facts)
+    runner = await admin.serve(config.admin_socket, controller, agent.facts, agent.tracer.trace)
     stack.push_async_callback(runner.cleanup)
     if config.metrics_listen is not None:
         monitored = await admin.serve_monitors(*config.metrics_listen, controller, agent.facts)

@@ -13,6 +13,8 @@ from podwire.controller.history import Record
 from podwire.controller.snapshot import fold
 from podwire.controller.tally import Tally
 from podwire.controller.transaction import Result
+from podwire.explain.packets import explain_packet
+from podwire.explain.places import places
 from podwire.model.addresses import parse_address, parse_prefix
 from podwire.model.network import Backend, Frontend, Slots
 from podwire.model.objects import (
@@ -31,6 +33,10 @@ from podwire.model.objects import (
 )
 from podwire.model.snapshot import Local, Snapshot
 from podwire.pods.wiring import wiring
+from podwire.trace import answer
+from podwire.trace.asked import Asked
+from podwire.trace.views import TraceView
+from podwire.trace.words import Seen, told
 
 WEB, DNS, EMPTY, COPY = (ServiceKey("shop", name) for name in ("web", "dns", "empty", "copy"))
 FRONT, BACK = AttachmentKey("sandbox-front", "eth0"), AttachmentKey("sandbox-back", "eth0")
@@ -158,12 +164,24 @@ class ServedAgent:
             "writes": {"store": 4, "linux": 31, "nftables": 9},
             "source_errors": (),
         }
+        self.tracing, self.ended = asyncio.Event(), asyncio.Event()
+        """A trace began; it ended, whatever ended it."""
+
+    async def trace(self, now: Snapshot, asked: Asked, patience: float) -> TraceView:
+        """No packet is sent: nobody answers until `patience` is over."""
+        self.tracing.set()
+        try:
+            await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=patience)
+        finally:
+            self.ended.set()
+        seen = Seen(None, [], None, answer.Answer(answer.Outcome.SILENCE, patience * 1000), asked.link, {}, {})
+        return told(seen, places(now), explain_packet(now, asked.client, asked.to), asked.source)
 
 
 @asynccontextmanager
 async def serving(state_dir: Path) -> AsyncIterator[ServedAgent]:
     agent = ServedAgent(state_dir)
-    runner = await admin.serve(agent.socket, agent.controller, lambda: views.Facts(**agent.facts))
+    runner = await admin.serve(agent.socket, agent.controller, lambda: views.Facts(**agent.facts), agent.trace)
     try:
         yield agent
     finally:

@@ -237,6 +237,35 @@ async def test_explain_a_packet(agent: ServedAgent, source: str, client: str, be
         ),
         pytest.param("GET", "/explain/packet?from=%00&to=%FF", 400, None, id="a packet from nowhere"),
         pytest.param("PATCH", "/status", 405, "this API has no PATCH /status", id="an unknown method"),
+        pytest.param(
+            "POST",
+            "/trace?from=node&to=10.96.0.10:80/SCTP",
+            400,
+            "to: '10.96.0.10:80/SCTP': a trace sends TCP or UDP, not SCTP",
+            id="trace a protocol that is not sent",
+        ),
+        pytest.param(
+            "POST",
+            "/trace?from=node&to=10.96.0.10:80&timeout=x",
+            400,
+            "timeout: expected seconds from 0.1 to 30; found 'x'",
+            id="trace for no time",
+        ),
+        pytest.param(
+            "POST",
+            "/trace?to=10.96.0.10:80",
+            400,
+            "from: missing; expected an IP address, node, or a pod as NAMESPACE/NAME",
+            id="trace from nobody",
+        ),
+        pytest.param(
+            "POST",
+            "/trace?from=shop/none&to=10.96.0.10:80",
+            404,
+            "no pod/shop/none on node one",
+            id="trace from a pod that is not there",
+        ),
+        pytest.param("GET", "/trace", 405, "this API has no GET /trace", id="a trace by reading"),
         pytest.param("GET", "/nothing", 404, "this API has no GET /nothing", id="an unknown path"),
         pytest.param("GET", "/resync", 405, "this API has no GET /resync", id="a resync by reading"),
     ],
@@ -269,6 +298,19 @@ async def test_a_bug_is_told_in_the_form_of_all_errors(agent: ServedAgent, monke
     assert body["error"].startswith("internal error: ")
     assert (await ask(agent, "GET", "/services"))[0] == 200
     assert agent.controller.submitted == []
+
+
+async def test_a_trace(agent: ServedAgent) -> None:
+    status, told = await ask(agent, "POST", "/trace?from=shop/front&to=10.96.0.10:80&timeout=0.1")
+    assert (status, told["outcome"], told["service"]) == (200, "no answer", "shop/web")
+    assert agent.controller.submitted == []
+
+
+async def test_a_trace_ends_when_its_client_goes(agent: ServedAgent) -> None:
+    asking = asyncio.create_task(ask(agent, "POST", "/trace?from=node&to=10.96.0.10:80&timeout=30"))
+    await agent.tracing.wait()
+    asking.cancel()
+    await agent.ended.wait()
 
 
 async def test_verify_of_a_network_as_it_should_be(agent: ServedAgent) -> None:

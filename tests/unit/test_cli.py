@@ -574,3 +574,22 @@ async def test_help_lists_the_commands_without_importing_what_they_need() -> Non
     listed: Sequence[str] = ("agent", "explain", "history", "lab", "pods", "resync", "services", "status", "verify")
     assert [name for name in listed if f"│ {name} " not in text] == []
     assert text.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+async def test_trace(agent: ServedAgent, tmp_path: Path, output: str) -> None:
+    """Exit code 1: nothing was sent, though explain says that it is balanced."""
+    where = ("--state-dir", str(tmp_path), "--timeout", "0.1", "-o", output)
+    ran = await podwire("trace", "shop/front", "10.96.0.10:80", *where)
+    assert (ran.code, ran.err) == (1, "")
+    if output == "json":
+        assert json.loads(ran.out)["agrees"] is False
+    else:
+        assert ran.out.splitlines()[0].startswith("from pod shop/front on this node, by pw")
+        assert "result: no answer within 0.1 s" in ran.out
+
+
+async def test_trace_refuses_what_it_cannot_send(agent: ServedAgent, tmp_path: Path) -> None:
+    ran = await podwire("trace", "node", "10.96.0.10:80/SCTP", "--state-dir", str(tmp_path))
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == "podwire: to: '10.96.0.10:80/SCTP': a trace sends TCP or UDP, not SCTP\n"

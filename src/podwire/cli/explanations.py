@@ -22,7 +22,7 @@ def service(why: ServiceWhy) -> RenderableType:
     for it in why.frontends:
         parts += _frontend(it)
     parts += [Text(f"  {line}") for line in why.health]
-    parts += [_note(note) for note in why.notes]
+    parts += [note(each) for each in why.notes]
     return Group(*parts)
 
 
@@ -37,7 +37,7 @@ def packet(why: PacketWhy) -> RenderableType:
         for choice in why.choices:
             rows.add_row(choice.backend, choice.where, choice.client or "the node", choice.because)
         parts.append(Padding(rows, _INDENT, expand=False))
-    parts += [_note(note) for note in why.notes]
+    parts += [note(each) for each in why.notes]
     return Group(*parts)
 
 
@@ -70,5 +70,5 @@ def _left_out(it: LeftOutView) -> str:
     return f"left out: {it.reason} ({pod}slice {it.slice})"
 
 
-def _note(text: str) -> Text:
+def note(text: str) -> Text:
     return Text(f"note: {text}", "yellow")

@@ -37,6 +37,12 @@ app.command(
     usage="Usage: podwire explain service/NAMESPACE/NAME\n       podwire explain FROM IP:PORT[/PROTOCOL]\n",
 )
 app.command(
+    "podwire.cli.traces:trace",
+    name="trace",
+    help="Send a real first packet from a pod of the agent's node, or the node itself, and tell its way hop by hop.",
+    usage="Usage: podwire trace NAMESPACE/POD|node IP:PORT[/PROTOCOL] [--timeout SECONDS] [--rules]\n",
+)
+app.command(
     "podwire.doctor.command:doctor",
     name="doctor",
     help="What is right on this node, what is wrong and what to do; exit code 1 where something is wrong.",

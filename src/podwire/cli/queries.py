@@ -34,7 +34,7 @@ WAIT = 30
 
 
 def status(*, target: Target = HERE, output: Output = "table") -> int:
-    _tell(ask(target.socket(), "GET", "/status"), output, views.StatusView, tables.status)
+    tell(ask(target.socket(), "GET", "/status"), output, views.StatusView, tables.status)
     return 0
 
 
@@ -46,12 +46,12 @@ def services(name: str | None = None, /, *, target: Target = HERE, output: Outpu
         NAMESPACE/NAME: this one only, with all its backends.
     """
     path = "/services" if name is None else f"/services/{_object_path(name)}"
-    _tell(ask(target.socket(), "GET", path), output, views.ServiceList, partial(tables.services, full=name is not None))
+    tell(ask(target.socket(), "GET", path), output, views.ServiceList, partial(tables.services, full=name is not None))
     return 0
 
 
 def pods(*, target: Target = HERE, output: Output = "table") -> int:
-    _tell(ask(target.socket(), "GET", "/pods"), output, views.PodList, tables.pods)
+    tell(ask(target.socket(), "GET", "/pods"), output, views.PodList, tables.pods)
     return 0
 
 
@@ -67,7 +67,7 @@ def explain(what: str, to: str | None = None, /, *, target: Target = HERE, outpu
     if to is not None:
         query = urlencode({"from": what, "to": to}, errors=BYTES)
         body = ask(target.socket(), "GET", f"/explain/packet?{query}")
-        _tell(body, output, PacketWhy, explanations.packet)
+        tell(body, output, PacketWhy, explanations.packet)
         return 0
     kind, _, name = what.partition("/")
     if kind != "service":
@@ -75,7 +75,7 @@ def explain(what: str, to: str | None = None, /, *, target: Target = HERE, outpu
         source = "FROM is an IP address, `node`, or a pod as NAMESPACE/NAME"
         raise Failed(f"{what!r} alone explains nothing: expected {forms}; {source}", WRONG_USAGE)
     body = ask(target.socket(), "GET", f"/explain/service/{_object_path(name)}")
-    _tell(body, output, ServiceWhy, explanations.service)
+    tell(body, output, ServiceWhy, explanations.service)
     return 0
 
 
@@ -101,7 +101,7 @@ def history(
     try:
         body = ask(target.socket(), "GET", f"/history?{query}")
         if not follow:
-            _tell(body, output, views.HistoryView, tables.history)
+            tell(body, output, views.HistoryView, tables.history)
             return 0
         last = since or 0
         while True:
@@ -117,12 +117,12 @@ def history(
 
 
 def verify(*, target: Target = HERE, output: Output = "table") -> int:
-    found = _tell(ask(target.socket(), "GET", "/verify"), output, DriftList, tables.drift)
+    found = tell(ask(target.socket(), "GET", "/verify"), output, DriftList, tables.drift)
     return 1 if found.drift else 0
 
 
 def resync(*, target: Target = HERE, output: Output = "table") -> int:
-    done = _tell(ask(target.socket(), "POST", "/resync"), output, views.ResyncView, tables.resync)
+    done = tell(ask(target.socket(), "POST", "/resync"), output, views.ResyncView, tables.resync)
     if done.error is not None:
         raise Failed(f"the resync failed: {done.error}", REFUSED)
     return 0
@@ -135,7 +135,7 @@ def _object_path(name: str) -> str:
     return f"{quote(namespace, errors=BYTES)}/{quote(own, errors=BYTES)}"
 
 
-def _tell(body: bytes, output: Output, form: type[View], table: Callable[[View], RenderableType]) -> View:
+def tell(body: bytes, output: Output, form: type[View], table: Callable[[View], RenderableType]) -> View:
     """Prints an answer, and gives it back decoded."""
     seen = _decoded(body, form)
     _show(body, seen, output, table)

@@ -17,6 +17,7 @@ from podwire.dataplane.linux.driver import Linux
 from podwire.dataplane.nftables.driver import NFTables
 from podwire.model.network import LinkKey, SysctlKey, UpKey
 from podwire.preflight import CannotStart, ready
+from podwire.trace.driver import Tracer
 
 
 def uninstall(
@@ -73,6 +74,9 @@ def _network(with_pods: bool) -> None:
             print(f"{key}: {outcome.error or 'removed'}")
         for said in nftables.uninstall():
             print(said)
+        tracer = Tracer(nftables.commit)
+        tracer.sweep()
+        tracer.close()
     finally:
         linux.close()
         nftables.close()

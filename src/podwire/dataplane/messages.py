@@ -47,6 +47,8 @@ def walk(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
     """The attributes from `start` on, in order, without the flags in their kinds."""
     while start + 4 <= len(data):
         length, kind = _ATTR.unpack_from(data, start)
+        if length < _ATTR.size:  # it would never end
+            return
         yield kind & 0x3FFF, data[start + 4 : start + length]
         start += (length + 3) & ~3
 

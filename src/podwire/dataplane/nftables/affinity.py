@@ -26,7 +26,9 @@ from podwire.dataplane.nftables.wire import (
     NEWCHAIN,
     NEWRULE,
     NEWSET,
+    expression,
     table,
+    u32,
 )
 from podwire.model.addresses import Family
 from podwire.model.objects import Protocol
@@ -107,13 +109,13 @@ def _map(family: Family, seconds: int) -> bytes:
     return b"".join(
         (
             text(2, f"affinity{seconds}"),
-            _u32(3, _MAP | _TIMEOUT | _DYNAMIC),
-            _u32(4, key),
-            _u32(5, 2 * size + 8),
-            _u32(6, address << 6 | _SERVICE),
-            _u32(7, size + 4),
-            nest(9, _u32(1, MOST_CLIENTS)),
-            _u32(10, 1),
+            u32(3, _MAP | _TIMEOUT | _DYNAMIC),
+            u32(4, key),
+            u32(5, 2 * size + 8),
+            u32(6, address << 6 | _SERVICE),
+            u32(7, size + 4),
+            nest(9, u32(1, MOST_CLIENTS)),
+            u32(10, 1),
             attr(11, pack(">Q", seconds * 1000)),
         )
     )
@@ -134,7 +136,7 @@ def _asking(family: Family, seconds: int, internal: bool) -> list[bytes]:
         b"".join((_l4proto(at), _equal(at, protocol), *key, _lookup(f"affinity{seconds}", at), _dnat(family)))
         for protocol in Protocol
     ]
-    others = _expression("lookup", text(1, "drawn_internal" if internal else "drawn"), _u32(2, at), _u32(3, _VERDICT))
+    others = expression("lookup", text(1, "drawn_internal" if internal else "drawn"), u32(2, at), u32(3, _VERDICT))
     return [*found, b"".join((*frontend, others))]
 
 
@@ -149,44 +151,36 @@ def _learning(family: Family, seconds: int) -> bytes:
             _original(at + 2 * words + 1, _CT_PROTO_DST),
             _header(backend, fields.destination, family),
             _dport(backend + words),
-            _expression("dynset", text(1, f"affinity{seconds}"), _u32(3, 1), _u32(4, at), _u32(5, backend)),
+            expression("dynset", text(1, f"affinity{seconds}"), u32(3, 1), u32(4, at), u32(5, backend)),
         )
     )
 
 
-def _u32(kind: int, value: int) -> bytes:
-    return attr(kind, pack(">I", value))
-
-
-def _expression(name: str, *parts: bytes) -> bytes:
-    return nest(1, text(1, name), nest(2, *parts))
-
-
 def _header(register: int, offset: int, family: Family) -> bytes:
-    return _expression("payload", _u32(1, register), _u32(2, 1), _u32(3, offset), _u32(4, family.size))
+    return expression("payload", u32(1, register), u32(2, 1), u32(3, offset), u32(4, family.size))
 
 
 def _dport(register: int) -> bytes:
-    return _expression("payload", _u32(1, register), _u32(2, 2), _u32(3, 2), _u32(4, 2))
+    return expression("payload", u32(1, register), u32(2, 2), u32(3, 2), u32(4, 2))
 
 
 def _l4proto(register: int) -> bytes:
-    return _expression("meta", _u32(2, _META_L4PROTO), _u32(1, register))
+    return expression("meta", u32(2, _META_L4PROTO), u32(1, register))
 
 
 def _equal(register: int, value: int) -> bytes:
-    return _expression("cmp", _u32(1, register), _u32(2, 0), nest(3, attr(1, bytes((value,)))))
+    return expression("cmp", u32(1, register), u32(2, 0), nest(3, attr(1, bytes((value,)))))
 
 
 def _original(register: int, key: int) -> bytes:
-    return _expression("ct", _u32(2, key), _u32(1, register), attr(3, bytes((0,))))
+    return expression("ct", u32(2, key), u32(1, register), attr(3, bytes((0,))))
 
 
 def _lookup(name: str, register: int) -> bytes:
-    return _expression("lookup", text(1, name), _u32(2, register), _u32(3, register))
+    return expression("lookup", text(1, name), u32(2, register), u32(3, register))
 
 
 def _dnat(family: Family) -> bytes:
     address, port = _REGISTER, _REGISTER + family.size // 4
-    kind = (_u32(1, 1), _u32(2, family.number))
-    return _expression("nat", *kind, _u32(3, address), _u32(4, address), _u32(5, port), _u32(6, port), _u32(7, 3))
+    kind = (u32(1, 1), u32(2, family.number))
+    return expression("nat", *kind, u32(3, address), u32(4, address), u32(5, port), u32(6, port), u32(7, 3))

@@ -10,6 +10,7 @@ import os
 from functools import cache
 
 _ERROR_BYTES = 500
+_STATELESS, _HANDLE, _TERSE = 4, 8, 2048
 
 
 class NftablesMissing(OSError):
@@ -25,6 +26,7 @@ def load() -> ctypes.CDLL:
         raise NftablesMissing(f"libnftables.so.1 is not installed (Debian: libnftables1): {error}") from error
     library.nft_ctx_new.restype = ctypes.c_void_p
     library.nft_ctx_get_error_buffer.restype = ctypes.c_char_p
+    library.nft_ctx_get_output_buffer.restype = ctypes.c_char_p
     return library
 
 
@@ -45,3 +47,18 @@ def run(commands: str) -> str:
     finally:
         library.nft_ctx_free(context)
         _kept = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def listed(command: str) -> str:
+    """What a `list` prints, with handles and without counters and elements; "" where it fails. It may take seconds on a
+    node with many rules, and no other call may go on meanwhile: for a process of its own. Raises NftablesMissing."""
+    library = load()
+    context = ctypes.c_void_p(library.nft_ctx_new(0))
+    library.nft_ctx_output_set_flags(context, ctypes.c_uint(_STATELESS | _HANDLE | _TERSE))
+    library.nft_ctx_buffer_output(context)
+    library.nft_ctx_buffer_error(context)
+    try:
+        failed = library.nft_run_cmd_from_buffer(context, command.encode())
+        return "" if failed else str(library.nft_ctx_get_output_buffer(context).decode(errors="replace"))
+    finally:
+        library.nft_ctx_free(context)

@@ -10,8 +10,8 @@ from podwire.dataplane.nftables.layout import TABLE
 from podwire.model.addresses import Family
 
 _SUBSYSTEM = 10 << 8
-NEWTABLE, GETTABLE, NEWCHAIN, GETCHAIN, DELCHAIN, NEWRULE, GETRULE, DELRULE, NEWSET, GETSET, DELSET = (
-    _SUBSYSTEM | n for n in (0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11)
+NEWTABLE, GETTABLE, DELTABLE, NEWCHAIN, GETCHAIN, DELCHAIN, NEWRULE, GETRULE, DELRULE, NEWSET, GETSET, DELSET = (
+    _SUBSYSTEM | n for n in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 )
 NEWELEM, GETELEM, DELELEM, NEWGEN, GETGEN = (_SUBSYSTEM | n for n in (12, 13, 14, 15, 16))
 APPEND = 0x800
@@ -50,6 +50,16 @@ def messages(family: Family, name: str, elements: list[bytes], delete: bool = Fa
 
 def message(head_of_all: bytes, elements: list[bytes], delete: bool) -> Message:
     return Message(DELELEM if delete else NEWELEM, 0 if delete else CREATE, head_of_all + nest(3, *elements))
+
+
+def u32(kind: int, value: int) -> bytes:
+    """Numbers of nftables' own attributes are big-endian."""
+    return attr(kind, pack(">I", value))
+
+
+def expression(name: str, *parts: bytes) -> bytes:
+    """One of a rule's expressions, by the names of nft's debug output."""
+    return nest(1, text(1, name), nest(2, *parts))
 
 
 def head(family: Family) -> bytes:
