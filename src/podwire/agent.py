@@ -97,7 +97,9 @@ class Agent:
         self.drivers = (self.store, self.linux, self.nftables)  # the order of every transaction
         mtu = config.mtu if config.mtu is not None else default_route_mtu() or self.store.pod_mtu()
         self.addresses, weight = NodeAddresses(), config.service_local_backend_weight
-        local = Local(config.node_name, mtu, config.service_cidrs, weight, self.addresses.now)
+        local = Local(
+            config.node_name, mtu, config.service_cidrs, weight, self.addresses.now, config.node_port_addresses
+        )
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
         self.conntrack = Conntrack()
         self.clients = Clients(self.nftables.commit)

@@ -61,6 +61,8 @@ class Config(Struct, frozen=True):
     healthz_listen: tuple[str, int] | None = None
     """Where load balancers are told whether this node serves, as kube-proxy tells them; None: nowhere."""
     log_level: str = "info"
+    node_port_addresses: tuple[Prefix, ...] | None = None
+    """In which ranges an address of the node has node ports; None: its first InternalIP of each family has."""
     verify_seconds: int = 60
     """From one periodic verify to the next; 0: none."""
 
@@ -112,11 +114,16 @@ _KEYS: _Keys = {
     "mtu": (Annotated[int, Meta(ge=1280, le=65535)], "a whole number from 1280 to 65535; leave it out to detect it"),
     "service_local_backend_weight": (Annotated[int, Meta(ge=1, le=100)], "a whole number from 1 to 100"),
     "metrics_listen": (str, 'an IP address and a port, such as "127.0.0.1:9273" or "[::1]:9273"'),
+    "node_port_addresses": (
+        Literal["primary"] | Annotated[tuple[str, ...], Meta(min_length=1)],
+        '"primary", or a list of address ranges, such as ["192.0.2.0/24", "2001:db8::/64"]',
+    ),
     "healthz_listen": (str, 'an IP address and a port, such as "0.0.0.0:10256" for all addresses of both families'),
     "verify_seconds": (Annotated[int, Meta(ge=0, le=86400)], "a whole number of seconds up to 86400; 0 for never"),
     "log_level": (Literal["debug", "info", "warning", "error"], 'one of "debug", "info", "warning", "error"'),
 }
 _REQUIRED = ("node_name", "state_dir")
+_PRIMARY = "primary"
 _LISTEN = ("metrics_listen", "healthz_listen")
 _KUBERNETES_KEYS: _Keys = {
     "kubeconfig": (Annotated[str, Meta(pattern=_ABSOLUTE)], "an absolute path of a file"),
@@ -163,7 +170,10 @@ def parse_config(text: str, file: str, node_name: str = "") -> Config:
     for key in _LISTEN:
         if key in found:
             found[key] = _listen(file, key, found[key])
-    found["service_cidrs"] = tuple(_prefix(file, range_) for range_ in found.get("service_cidrs", ()))
+    found["service_cidrs"] = tuple(_service_cidr(file, range_) for range_ in found.get("service_cidrs", ()))
+    places = found.pop("node_port_addresses", _PRIMARY)
+    if places != _PRIMARY:
+        found["node_port_addresses"] = tuple(_range(file, "node_port_addresses", text) for text in places)
     return Config(**found)
 
 
@@ -213,11 +223,15 @@ def _listen(file: str, key: str, text: str) -> tuple[str, int]:
     return show_address(address), port
 
 
-def _prefix(file: str, text: str) -> Prefix:
+def _range(file: str, key: str, text: str) -> Prefix:
     try:
-        prefix = parse_prefix(text)
+        return parse_prefix(text)
     except ValueError as error:
-        raise ConfigError(f"{file}: service_cidrs: {error}") from None
+        raise ConfigError(f"{file}: {key}: {error}") from None
+
+
+def _service_cidr(file: str, text: str) -> Prefix:
+    prefix = _range(file, "service_cidrs", text)
     if (others := special_in(prefix)) is not None:
         raise ConfigError(f"{file}: service_cidrs: expected ranges without {others}; found {text!r}")
     return prefix

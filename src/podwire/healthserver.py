@@ -20,6 +20,7 @@ from podwire.controller.history import Record
 from podwire.model.addresses import Address, family_of, parse_address, show_host_port
 from podwire.model.objects import ServiceKey
 from podwire.model.snapshot import Snapshot
+from podwire.services.frontends import node_port_addresses
 from podwire.services.health import Place, holder, listening
 from podwire.version import version
 
@@ -102,12 +103,12 @@ class HealthServer:
     def _wanted(self) -> Mapping[Place, str]:
         """By place: who wants it, in the words that errors begin with."""
         now = self._controller.snapshot
-        if self._known[0] is not now.health_ports or self._known[1] != now.node.addresses:
+        if self._known[0] is not now.health_ports or self._known[1] != node_port_addresses(now):
             services = listening(now)
             self._places = {p: f"{key}: spec.healthCheckNodePort {p.port}" for p, key in services.items()}
             if self._healthz is not None:
                 self._places[self._healthz] = "healthz_listen"
-            self._known = now.health_ports, now.node.addresses
+            self._known = now.health_ports, node_port_addresses(now)
         return self._places
 
     async def _listen(self, place: Place) -> asyncio.Server:

@@ -21,7 +21,7 @@ from podwire.config import Config
 from podwire.controller.events import AddPod, DeletePod, KubeStateChange, Resync, ResyncReason, Shutdown
 from podwire.controller.transaction import Result
 from podwire.dataplane import netlink
-from podwire.model.addresses import parse_address, parse_prefix
+from podwire.model.addresses import Prefix, parse_address, parse_prefix
 from podwire.model.objects import (
     AttachmentKey,
     BackendPort,
@@ -38,7 +38,7 @@ from podwire.model.objects import (
     ServicePort,
     SliceKey,
 )
-from podwire.sources import kernel_watch
+from podwire.sources import kernel_watch, node_addresses
 
 NODE = NodeKey("one")
 SERVICE_CIDRS = (parse_prefix("10.96.0.0/16"), parse_prefix("fd00:96::/112"))
@@ -120,12 +120,21 @@ class Rig:
         return self.agent
 
     async def start(
-        self, objects: Mapping[ObjectKey, Object] | None = None, mtu: int = 1500, local_weight: int = 1
+        self,
+        objects: Mapping[ObjectKey, Object] | None = None,
+        mtu: int = 1500,
+        local_weight: int = 1,
+        node_ports: tuple[Prefix, ...] | None = None,
     ) -> Result:
         """Makes the parts and resyncs, as a new process would."""
         self.agent = Agent(
             Config(
-                "one", self.directory, service_cidrs=SERVICE_CIDRS, mtu=mtu, service_local_backend_weight=local_weight
+                "one",
+                self.directory,
+                service_cidrs=SERVICE_CIDRS,
+                mtu=mtu,
+                service_local_backend_weight=local_weight,
+                node_port_addresses=node_ports,
             )
         )
         self._loop = asyncio.create_task(self.agent.controller.run())
@@ -139,6 +148,8 @@ class Rig:
         controller = self.running.controller
         for driver in (self.running.linux, self.running.nftables):
             self._watching.append(asyncio.create_task(kernel_watch.follow(controller, driver)))
+        follow = node_addresses.follow(controller.submit, self.running.addresses)
+        self._watching.append(asyncio.create_task(follow))
 
     async def stop(self) -> None:
         """As a killed process: nothing is tidied up."""
@@ -207,10 +218,14 @@ class Rig:
             return db.execute(command).fetchall()
 
     async def start_with_pods(
-        self, *pods: str, objects: Mapping[ObjectKey, Object] | None = None, local_weight: int = 1
+        self,
+        *pods: str,
+        objects: Mapping[ObjectKey, Object] | None = None,
+        local_weight: int = 1,
+        node_ports: tuple[Prefix, ...] | None = None,
     ) -> None:
         """Pods in this order get .2, .3 … and ::2, ::3 …; all of them answer."""
-        assert (await self.start(objects, local_weight=local_weight)).error is None
+        assert (await self.start(objects, local_weight=local_weight, node_ports=node_ports)).error is None
         for pod in pods:
             assert (await self.add(pod)).error is None
             respond(self.space(pod), pod)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from podwire.doctor.read import others
-from tests.kernel.process import AgentProcess
+from tests.kernel.process import PATIENCE, AgentProcess
 from tests.kernel.rig import MakeSpace, Space, by_hand, entered
 
 PORT, HEALTHZ = 32000, 10256
@@ -122,7 +122,7 @@ def records(agent: AgentProcess) -> list[dict[str, Any]]:
 
 def until(holds: Callable[[], bool], what: str) -> None:
     """Asks again and again: what goes on in another process can't be waited for."""
-    end = time.monotonic() + 15
+    end = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < end, f"still not: {what}"
 
@@ -220,6 +220,24 @@ def test_nobody_but_the_node_itself_is_kept_from_asking(agent: AgentProcess, out
     waited(agent, "service/default/more", lambda: write(agent.directory, "more", more.replace("203.0.113.80", V4)))
     assert ask(outside, V4)[0] == 200
     assert ask(outside, V4, 32001)[0] == 503
+
+
+def test_ports_go_with_the_addresses_of_the_node(agent: AgentProcess, outside: Space) -> None:
+    agent.stop()
+    with agent.config.open("a") as config:
+        config.write('node_port_addresses = ["198.51.100.0/24", "fd99::/64"]\n')
+    agent.start()
+    told = agent.say("explain", "service/default/web").stdout
+    assert "no IPv4 address in the ranges of node_port_addresses" in told
+    assert ask(outside, V4)[0] == "ConnectionRefusedError"
+    assert ask(outside, V6)[0] == 503
+    by_address = "NodeAddressesChanged"
+    waited(agent, by_address, lambda: by_hand("ip addr add 198.51.100.7/32 dev up0"))
+    until(lambda: ask(outside, "198.51.100.7")[0] == 200, "answered at the new address")
+    assert "[fd99::1]:30010/TCP, node port" in agent.say("explain", "service/default/web").stdout
+    assert "198.51.100.7:30010/TCP, node port" in agent.say("explain", "service/default/web").stdout
+    waited(agent, by_address, lambda: by_hand("ip addr del 198.51.100.7/32 dev up0"))
+    assert "198.51.100.7" not in agent.say("explain", "service/default/web").stdout
 
 
 def test_whoever_asks_too_much_at_once_gets_nothing_and_costs_little(agent: AgentProcess, outside: Space) -> None:

@@ -97,6 +97,39 @@ def test_where_load_balancers_are_answered(text: str, listen: tuple[str, int]) -
         parse_config(f'{LEAST}healthz_listen = "10256"', "f")
 
 
+RANGES = ("192.0.2.0/24", "2001:db8::/64")
+
+
+@pytest.mark.parametrize(
+    ("text", "ranges"),
+    [("", None), ("'primary'", None), (str(list(RANGES)), RANGES), ("['0.0.0.0/0', '::/0']", ("0.0.0.0/0", "::/0"))],
+    ids=["by default", "primary", "ranges", "everywhere"],
+)
+def test_where_node_ports_are(text: str, ranges: tuple[str, ...] | None) -> None:
+    wanted = tuple(map(parse_prefix, ranges)) if ranges is not None else None
+    found = parse_config(LEAST + (f"node_port_addresses = {text}" if text else ""), "f").node_port_addresses
+    assert found == wanted
+
+
+PLACES = 'expected "primary", or a list of address ranges, such as ["192.0.2.0/24", "2001:db8::/64"]; found'
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("'secondary'", f"{PLACES} 'secondary'"),
+        ("[]", f"{PLACES} []"),
+        ("'192.0.2.0/24'", f"{PLACES} '192.0.2.0/24'"),
+        ("['192.0.2.1/24']", "'192.0.2.1/24' has host bits set: expected 192.0.2.0/24"),
+        ("['primary']", "'primary' is not an IP address"),
+    ],
+)
+def test_node_ports_are_at_ranges_or_at_the_primary_addresses(text: str, error: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_config(f"{LEAST}node_port_addresses = {text}", "f")
+    assert str(raised.value) == f"f: node_port_addresses: {error}"
+
+
 @pytest.mark.parametrize("name", ["n", "worker-1", "rack2.site.example", "9"])
 def test_node_names_of_kubernetes_are_allowed(name: str) -> None:
     assert parse_config(f'node_name = "{name}"\nstate_dir = "/s"', "f").node_name == name
@@ -120,7 +153,8 @@ NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, 
         pytest.param(
             LEAST + "[zzz]\na = 1",
             "zzz: unknown key; the keys are node_name, state_dir, manifests, kubernetes, service_cidrs, mtu, "
-            "service_local_backend_weight, metrics_listen, healthz_listen, verify_seconds, log_level",
+            "service_local_backend_weight, metrics_listen, node_port_addresses, healthz_listen, verify_seconds, "
+            "log_level",
             id="a table like none of the keys",
         ),
         pytest.param(

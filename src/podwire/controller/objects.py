@@ -31,7 +31,7 @@ from podwire.model.objects import (
 from podwire.model.snapshot import Snapshot, Touched
 from podwire.nodes.own import own_addresses
 from podwire.services.backends import zone_of
-from podwire.services.frontends import Claim, addresses_of, claims_of, misplaced
+from podwire.services.frontends import Claim, addresses_of, claims_of, misplaced, node_port_addresses
 
 NOTHING = Touched()
 NO_CLAIMS: frozenset[Claim] = frozenset()
@@ -129,13 +129,24 @@ def _put_nodes(now: Snapshot, told: list[tuple[NodeKey, Node | None]]) -> tuple[
     services = _moved(now, old.service_ranges)
     if zone_of(now.node) != zone_of(old.node):  # whose hints count
         services |= set(now.services)
-    for name in _concerned(now, moved, now.node.addresses != old.node.addresses):
+    for name in _concerned(now, moved, node_port_addresses(now) != node_port_addresses(old)):
         now, rivals = _claim(now, name, now.services[name], old)
         services |= rivals
     if own_addresses(now) != own_addresses(old):
         keys.add(now.local.key)
     ranges = now.service_ranges != old.service_ranges
     return now, Touched(frozenset(services), rehomed(old, now).attachments, frozenset(keys), ranges)
+
+
+def addressed(old: Snapshot, addresses: frozenset[Address]) -> tuple[Snapshot, Touched]:
+    """The node's kernel has these addresses now: routes have others as their source, Services with node ports claim
+    others."""
+    now = replace(old, local=replace(old.local, addresses=addresses))
+    touched: set[ServiceKey] = set()
+    for name in _concerned(now, set(), node_port_addresses(now) != node_port_addresses(old)):
+        now, rivals = _claim(now, name, now.services[name], old)
+        touched |= rivals
+    return now, replace(rehomed(old, now), services=frozenset(touched))
 
 
 def _crowded(now: Snapshot, key: NodeKey, node: Node) -> Map[Prefix, frozenset[NodeKey]]:
@@ -150,7 +161,7 @@ def _concerned(now: Snapshot, moved: set[Any], node_ports: bool) -> list[Service
     """The Services that name an address that came to be a node's, or no longer is; and those that have node ports."""
     bounds = [(it.first, it.last) if isinstance(it, Prefix) else (it, it) for it in sorted(moved, key=str)]
     found = []
-    for name, service in now.services.items() if moved else ():
+    for name, service in now.services.items() if moved or node_ports else ():
         for address in addresses_of(service):
             if any(first <= address <= last and len(first) == len(address) for first, last in bounds):
                 found.append(name)
@@ -210,8 +221,12 @@ def _claim(now: Snapshot, key: ServiceKey, service: Service | None, old: Snapsho
     """The indexes of a Service's addresses after it, or a node, has changed; and all whom that concerns."""
     before = old.services.get(key)
     lacks = misplaced(now.homes, service) if service is not None else frozenset[Address]()
-    had = claims_of(before, old.node, old.misplaced.get(key, frozenset())) if before is not None else NO_CLAIMS
-    has = claims_of(service, now.node, lacks) if service is not None else NO_CLAIMS
+    had = (
+        claims_of(before, node_port_addresses(old), old.misplaced.get(key, frozenset()))
+        if before is not None
+        else NO_CLAIMS
+    )
+    has = claims_of(service, node_port_addresses(now), lacks) if service is not None else NO_CLAIMS
     claims, touched = now.claims, {key}
     for claim in had | has:
         rivals = claims.get(claim, frozenset())

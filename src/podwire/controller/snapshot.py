@@ -61,8 +61,7 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
             now, _ = objects.changed(now, known.items())
             return replace(now, cursors=Map(cursors)), NOTHING
         case e.NodeAddressesChanged(addresses):
-            new = replace(now, local=replace(now.local, addresses=addresses))
-            return new, objects.rehomed(now, new)
+            return objects.addressed(now, addresses)
         case e.Reported(driver, outcomes):
             return _report(now, driver, outcomes.items()), NOTHING
         case e.FlowsReconciled() | e.Shutdown():

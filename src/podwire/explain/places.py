@@ -109,6 +109,7 @@ def _around(known: Places, blocks: Container[Prefix], address: Address) -> Prefi
 def is_own(now: Snapshot, address: Address) -> bool:
     return (
         address in now.node.addresses
+        or address in now.local.addresses
         or address in own_addresses(now)
         or any(address in loopback for loopback in _LOOPBACK)
     )

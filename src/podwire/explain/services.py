@@ -220,11 +220,12 @@ def _notes(now: Snapshot, key: ServiceKey, it: Service) -> Iterator[str]:
     elif wanted - members:
         families = ", ".join(str(family) for family in FAMILIES if family in wanted - members)
         yield f"its EndpointSlices have no {families} members: such frontends are refused"
-    here = {family_of(address) for address in node_port_addresses(now.node)}
+    here = {family_of(address) for address in node_port_addresses(now)}
+    lacks = "InternalIP" if now.local.node_ports is None else "address in the ranges of node_port_addresses"
     for family in FAMILIES:
         wants = any(port.node_port for port in it.ports) and any(family_of(a) == family for a in it.cluster_ips)
         if wants and family not in here:
-            yield f"node {now.local.name} has no {family} InternalIP: there are no node ports of that family"
+            yield f"node {now.local.name} has no {family} {lacks}: there are no node ports of that family"
 
 
 def _listed(keys: Iterable[SliceKey]) -> str:

@@ -37,13 +37,15 @@ class Local(Value, frozen=True):
     """What this agent is told of its own node. `mtu` (bytes) is that of pod interfaces, 0 while it isn't known;
     `service_cidrs` are beside those of the ServiceCIDR objects (`Snapshot.service_ranges`). A backend on this node
     gets `local_weight` times as many of this node's connections as one elsewhere. `addresses` are those that the node's
-    kernel has, but for the ones of its blocks."""
+    kernel has, but for the ones of its blocks. `node_ports`: in which ranges one of these has node ports;
+    None: the node's first InternalIP of each family has."""
 
     name: str
     mtu: int = 0
     service_cidrs: tuple[Prefix, ...] = ()
     local_weight: int = 1
     addresses: frozenset[Address] = frozenset()
+    node_ports: tuple[Prefix, ...] | None = None
 
     @property
     def key(self) -> NodeKey:

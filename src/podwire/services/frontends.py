@@ -7,6 +7,7 @@ traffic policy leaves them to other nodes. Clients in the cluster find all backe
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from podwire.model.addresses import FAMILIES, Address, Prefix, disjoint
@@ -25,7 +26,7 @@ from podwire.model.network import (
     ServiceRangeKey,
     Serving,
 )
-from podwire.model.objects import Node, Service, ServiceKey, ServicePort
+from podwire.model.objects import Service, ServiceKey, ServicePort
 from podwire.model.snapshot import Snapshot, Touched
 from podwire.services.backends import NOBODY, Pool, pools
 
@@ -132,9 +133,9 @@ def claimed(now: Snapshot, key: ServiceKey) -> frozenset[Frontend]:
     return frozenset(frontend for _, _, frontend in of_service(now, key))
 
 
-def claims_of(service: Service, node: Node, misplaced: frozenset[Address]) -> frozenset[Claim]:
-    """All that another Service could claim too: what becomes of it depends on both."""
-    frontends = {frontend for _, _, frontend in _named(service, node, misplaced)}
+def claims_of(service: Service, node_ports: Iterable[Address], misplaced: frozenset[Address]) -> frozenset[Claim]:
+    """All that another Service could claim too: what becomes of it depends on both. `node_ports`: where these are."""
+    frontends = {frontend for _, _, frontend in _named(service, node_ports, misplaced)}
     return frozenset(frontends | set(addresses_of(service)) - misplaced)
 
 
@@ -155,20 +156,32 @@ def misplaced(homes: Homes, service: Service) -> frozenset[Address]:
     return frozenset((*cluster, *external))
 
 
-def node_port_addresses(node: Node) -> tuple[Address, ...]:
-    """Where node ports are: the first address of each family (KEP-3866, nodePortAddresses "primary")."""
+def node_port_addresses(now: Snapshot) -> tuple[Address, ...]:
+    """Where node ports are (kube-proxy's nodePortAddresses): what the node's interfaces have in the ranges that were
+    configured, else the first InternalIP of each family (KEP-3866, "primary")."""
+    if now.local.node_ports is not None:
+        return _within(now.local.addresses, now.local.node_ports)
     found: dict[int, Address] = {}
-    for address in node.addresses:
+    for address in now.node.addresses:
         found.setdefault(len(address), address)
     return tuple(found.values())
 
 
+@lru_cache(maxsize=8)
+def _within(addresses: frozenset[Address], ranges: tuple[Prefix, ...]) -> tuple[Address, ...]:
+    """Sorted. It is asked for each Service, and answers the same to all."""
+    found = (address for address in addresses if any(address in cidr for cidr in ranges))
+    return tuple(sorted(found, key=lambda each: (len(each), each)))
+
+
 def of_service(now: Snapshot, key: ServiceKey) -> Iterator[tuple[ServicePort, Kind, Frontend]]:
     """Its frontends on this node, port by port. Raises KeyError for a Service that there is not."""
-    return _named(now.services[key], now.node, now.misplaced.get(key, frozenset()))
+    return _named(now.services[key], node_port_addresses(now), now.misplaced.get(key, frozenset()))
 
 
-def _named(service: Service, node: Node, misplaced: frozenset[Address]) -> Iterator[tuple[ServicePort, Kind, Frontend]]:
+def _named(
+    service: Service, node_ports: Iterable[Address], misplaced: frozenset[Address]
+) -> Iterator[tuple[ServicePort, Kind, Frontend]]:
     families = {len(address) for address in service.cluster_ips}
     kinds = (
         (Kind.CLUSTER_IP, service.cluster_ips),
@@ -181,7 +194,7 @@ def _named(service: Service, node: Node, misplaced: frozenset[Address]) -> Itera
                 if address not in misplaced:
                     yield port, kind, Frontend(address, port.protocol, port.port)
         if port.node_port and families:
-            for address in node_port_addresses(node):
+            for address in node_ports:
                 if len(address) in families:
                     yield port, Kind.NODE_PORT, Frontend(address, port.protocol, port.node_port)
 

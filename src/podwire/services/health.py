@@ -33,7 +33,7 @@ def places_of(now: Snapshot, key: ServiceKey) -> tuple[Place, ...]:
     families = {len(address) for address in service.cluster_ips}
     if not service.health_port:
         return ()
-    here = node_port_addresses(now.node)
+    here = node_port_addresses(now)
     return tuple(Place(address, service.health_port) for address in here if len(address) in families)
 
 
