@@ -10,16 +10,17 @@ nothing is stale.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from podwire.model.addresses import Prefix
 from podwire.model.network import Backend, Frontend, InternalKey, Slots
+from podwire.model.objects import Value
 from podwire.model.snapshot import UNKNOWN
 
 NONE: frozenset[Backend] = frozenset()
 
 
-class Flow(NamedTuple):
+class Flow(Value, frozen=True):
     """One entry of connection tracking: where its client sends to, and from where the answers come. The two are equal
     where no destination was rewritten."""
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from podwire.dataplane.messages import NESTED, Message, attr, attrs, nest, u32
 from podwire.model.addresses import FAMILIES, Address, Family, family_of
 from podwire.model.network import Backend, Frontend
-from podwire.model.objects import Protocol
+from podwire.model.objects import Protocol, Value
 from podwire.services.stale import Flow
 
 NEW, GET, DELETE = (1 << 8 | n for n in range(3))
@@ -39,7 +39,7 @@ class Query(NamedTuple):
     port: int | None = None
 
 
-class Entry(NamedTuple):
+class Entry(Value, frozen=True):
     """`body`: as the kernel told it."""
 
     flow: Flow
