@@ -48,7 +48,7 @@ def _cut(now: Snapshot) -> Iterator[str]:
     """Frontends with more backends than slots: only those of the largest class can be."""
     for key, held in now.programmed.get("nftables", Map()).items():
         frontend = key.frontend if isinstance(key, InternalKey) else key
-        if not isinstance(held, Slots) or held.verdict != MOST_BACKENDS or frontend not in now.claims:
+        if not isinstance(held, Slots) or MOST_BACKENDS not in (held.verdict, held.drawn) or frontend not in now.claims:
             continue
         service = owner(now, frontend)
         wanted = serving(now, service).get(key)

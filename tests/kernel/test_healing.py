@@ -1,6 +1,7 @@
 """Others' hands: whatever is deleted, altered or added by hand is reported by verify and healed by a resync."""
 
 import os
+import socket
 from contextlib import ExitStack
 from struct import pack
 
@@ -12,8 +13,8 @@ from podwire.dataplane.nftables import libnftables
 from podwire.dataplane.nftables.layout import layout
 from podwire.model.addresses import IPV6, parse_address, parse_prefix
 from podwire.model.objects import Node, ServiceKey
-from tests.kernel.hands import advertise_router, links_gone, spoof
-from tests.kernel.rig import NODE, Rig, ask, by_hand, dump, entered, respond, service, sh, silence
+from tests.kernel.hands import advertise_router, links_gone, send_as
+from tests.kernel.rig import NODE, Rig, ask, by_hand, dump, entered, in_space, respond, service, sh, silence
 
 OBJECTS = service("web", 10, ("10.1.1.2", "10.1.1.3", "fd01::2", "fd01::3")) | service("empty", 12, ())
 LINK = "pw3a1773b046e7"
@@ -360,10 +361,37 @@ async def test_a_pod_cannot_become_the_way_out_by_a_router_advertisement(at_work
     assert "default" not in sh("ip", "-6", "route")
 
 
-async def test_a_pod_cannot_send_in_the_name_of_another(at_work: Rig) -> None:
-    """Each node end takes only packets whose source it would send to (rp_filter 1, RFC 3704)."""
-    assert spoof(at_work.pods["c"], "10.1.1.3", "10.1.1.2", 8080) == 1
-    assert spoof(at_work.pods["c"], "10.1.1.4", "10.1.1.2", 8080) == 0
+@pytest.mark.parametrize("loose", ["0", "2"], ids=["as it is", "others have loosened rp_filter for all interfaces"])
+@pytest.mark.parametrize(
+    ("mine", "others"),
+    [
+        pytest.param("10.1.1.4", ["10.1.1.3", "10.1.2.77", "192.0.2.7", "10.96.0.10"], id="IPv4"),
+        pytest.param("fd01::4", ["fd01::3", "fd02::77", "2001:db8::7", "fd00:96::a"], id="IPv6"),
+    ],
+)
+async def test_a_pod_cannot_send_in_the_name_of_another(at_work: Rig, mine: str, others: list[str], loose: str) -> None:
+    """A node end takes only packets whose source it would send to (RFC 3704)."""
+    by_hand(f"sysctl -qw net.ipv4.conf.all.rp_filter={loose}")
+    by_hand("ip route add default dev lo; ip -6 route add default dev lo")  # so that every source has some way
+    six = ":" in mine
+    with in_space(at_work.pods["a"], socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_DGRAM) as listener:
+        listener.bind(("::" if six else "0.0.0.0", 9000))
+        listener.settimeout(10)
+        to = "fd01::2" if six else "10.1.1.2"
+        for source in others:
+            send_as(at_work.pods["c"], source, to, 9000, b"forged")
+        send_as(at_work.pods["c"], mine, to, 9000, b"honest")
+        assert listener.recvfrom(100)[0] == b"honest"  # on one link packets keep their order
+
+
+async def test_a_link_that_only_has_a_name_like_ours_is_left_alone(at_work: Rig) -> None:
+    for name in ("pwr-uplink-eth", "pw0123456789ab"):
+        by_hand(f"ip link add {name} type veth peer name x{name[:8]}")
+    assert await at_work.drift() == []
+    assert (await at_work.resync()).error is None
+    assert (await at_work.delete("c")).error is None
+    for name in ("pwr-uplink-eth", "pw0123456789ab"):
+        assert name in sh("ip", "-o", "link")
 
 
 @pytest.mark.parametrize(

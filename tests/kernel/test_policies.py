@@ -5,10 +5,13 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from podwire.model.addresses import parse_address, parse_prefix
+from podwire.controller.difference import Change, scope_of
+from podwire.dataplane.nftables.driver import NFTables
+from podwire.model.addresses import IPV4, Address, parse_address, parse_prefix
+from podwire.model.network import Backend, Frontend, RestrictedKey, RulesKey, Slots
 from podwire.model.objects import Object, ObjectKey, Protocol, Service, ServiceKey, ServicePort
 from tests.kernel.outside import FAR, NODES, Outside, connect, members
-from tests.kernel.rig import Rig, ask
+from tests.kernel.rig import Rig, Space, ask
 
 HERE, HERE6 = "10.1.1.2", "fd01::2"
 ALL = (HERE, HERE6, FAR[4], FAR[16])
@@ -112,3 +115,22 @@ async def test_a_backend_on_this_node_gets_as_many_more_connections_as_it_weighs
     assert set(told) == BOTH
     assert told["a"] > 3 * told["far"]  # 140 and 20 are expected
     assert await rig.drift() == []
+
+
+@pytest.mark.parametrize("slices", [False, True], ids=["in one batch", "the restriction a batch earlier"])
+def test_a_frontend_whose_clients_cannot_be_restricted_is_not_made(node: Space, slices: bool) -> None:
+    """Rather nobody than everybody: the set of restricted frontends is full."""
+    driver = NFTables()
+    driver.apply({RulesKey(IPV4): Change(None, True)})
+    many = (RestrictedKey(Frontend(Address(number.to_bytes(4, "big")), Protocol.TCP, 80)) for number in range(131_072))
+    driver.apply({key: Change(None, True) for key in many})
+    it = Frontend(parse_address("203.0.113.80"), Protocol.TCP, 80)
+    one = Slots(1, (Backend(parse_address("10.1.1.2"), 8080),))
+    changes = {RestrictedKey(it): Change(None, True), it: Change(None, one)}
+    parts = [{key: change} for key, change in changes.items()] if slices else [changes]
+    outcomes = {key: outcome for part in parts for key, outcome in driver.apply(part).items()}
+    assert [outcome.error is None for outcome in outcomes.values()] == [False, False]
+    assert it not in driver.read(scope_of((it,)))
+    driver.apply({RestrictedKey(Frontend(Address(bytes(4)), Protocol.TCP, 80)): Change(True, None)})
+    assert [outcome.error for outcome in driver.apply(changes).values()] == [None, None]
+    driver.close()

@@ -7,6 +7,7 @@ A link that goes is only moved to the group of the doomed: the kernel takes some
 deletes.
 """
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from struct import pack, unpack_from
@@ -80,7 +81,7 @@ GETNSID, NETNSA_NSID, NETNSA_FD = 90, 1, 3
 NO_NUMBER = -1
 """Of a namespace without a link to the node's, and of one that is being taken down (NETNSA_NSID_NOT_ASSIGNED)."""
 FLAGS = -1  # beside a link's attributes, the flags of its header
-NAME_BYTES = 14
+_NAME = re.compile(rf"{LINK_PREFIX}[0-9a-f]{{12}}\Z")
 ORDER = (SysctlKey, LinkKey, UpKey, AddressKey, NeighbourKey, RouteKey)
 
 Seen = dict[int, bytes]
@@ -292,12 +293,11 @@ def our_name(seen: Seen) -> str | None:
     """The name that a link of ours was born with, also where somebody has renamed it; None: it is none of ours."""
     if attrs(seen.get(IFLA_LINKINFO, b"")).get(1, b"").rstrip(b"\0") != b"veth":
         return None
-    name = name_of(seen)
-    if name.startswith(LINK_PREFIX) and len(name) == NAME_BYTES:
+    name, others = name_of(seen), [name_from(altname) for altname in _altnames(seen)]
+    marked = seen.get(IFLA_ADDRESS) == NODE_MAC
+    if _NAME.match(name) and (marked or name in others):  # a name alone may be anybody's
         return name
-    if seen.get(IFLA_ADDRESS) != NODE_MAC:
-        return None
-    return next((name_from(altname) for altname in _altnames(seen)), None)
+    return next(iter(others), None) if marked else None
 
 
 def _altnames(seen: Seen) -> list[str]:

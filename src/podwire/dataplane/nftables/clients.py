@@ -49,11 +49,15 @@ class Clients:
 
     def _of(self, family: Family, seconds: int, ended: Callable[[], bool]) -> Iterator[Client]:
         request = w.table(family) + text(2, f"affinity{seconds}")
-        for bodies in self._reading.stream(w.GETELEM, request):
-            for element in () if ended() else reading.elements(bodies):
-                flow = reading.remembered_flow(family, element)
-                if flow is not None and element.key is not None:
-                    yield Client(flow, family, seconds, element.key)
+        try:
+            for bodies in self._reading.stream(w.GETELEM, request):
+                for element in () if ended() else reading.elements(bodies):
+                    flow = reading.remembered_flow(family, element)
+                    if flow is not None and element.key is not None:
+                        yield Client(flow, family, seconds, element.key)
+        except OSError as error:
+            if error.errno != errno.ENOENT:  # the last Service of that affinity has gone meanwhile
+                raise
 
     def delete(self, entries: Sequence[Client]) -> tuple[list[Client], OSError | None]:
         """Those that were deleted, and why one could not be."""

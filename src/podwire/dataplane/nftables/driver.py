@@ -20,7 +20,7 @@ from podwire.dataplane.nftables import wire as w
 from podwire.dataplane.nftables.layout import SEAL, TABLE, keyword, layout, renew, seal
 from podwire.dataplane.nftables.watch import Watch
 from podwire.model.addresses import FAMILIES, Family
-from podwire.model.network import AffinityKey, RulesKey, Slots
+from podwire.model.network import AffinityKey, Frontend, InternalKey, RestrictedKey, RulesKey, Slots
 
 MAPS = (
     "svc",
@@ -52,6 +52,8 @@ class NFTables:
         """One that doesn't listen can only be read."""
         self.writes = 0
         self._socket = netlink.Socket(netlink.NETFILTER)
+        self._open: set[Frontend] = set()
+        """Frontends whose restriction was refused last: a slice may have brought it before the frontend."""
         self._watch = Watch(self.generation, listens)
 
     def weight(self, change: Change) -> int:
@@ -94,6 +96,10 @@ class NFTables:
             if isinstance(key, AffinityKey) and change.after is not None and key not in outcomes
         }
         left = {key: r.render(key, change) for key, change in r.in_order(difference) if key not in outcomes}
+        self._open -= {key.frontend for key in left if isinstance(key, RestrictedKey)}  # tried again now
+        gone = {key for key, change in difference.items() if change.after is None}
+        self._open -= {key for key in gone if isinstance(key, Frontend)}
+        outcomes |= self._withheld(left)
         outcomes |= self._send(left)
         return outcomes | {key: Outcome(difference[key].after) for key in left}
 
@@ -154,7 +160,21 @@ class NFTables:
                         ),
                     )
                     left.pop(key, None)
+            self._open |= {key.frontend for key in refused if isinstance(key, RestrictedKey)}
+            refused |= self._withheld(left)
         return refused
+
+    def _withheld(self, left: dict[Any, list[Message]]) -> dict[Any, Outcome]:
+        """A frontend whose restriction the kernel refuses would be open to all: it is not made either."""
+        found = {
+            key: Outcome(error=f"{key}: who may use it can't be restricted")
+            for key in left
+            if (isinstance(key, Frontend) and key in self._open)
+            or (isinstance(key, InternalKey) and key.frontend in self._open)
+        }
+        for key in found:
+            del left[key]
+        return found
 
     def commit(self, messages: list[Message]) -> dict[int, int]:
         """All or nothing; the errors by the message's position in the batch, the first being 1."""

@@ -4,8 +4,8 @@ Invariants: rules never change while the table lives; what changes is elements o
 shape that nft lists rightly and, where it can, loads again: other tools on the node read it. All of it is added to an
 empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that names `eps`.
 
-    guard,     whoever may not use a restricted frontend is dropped
-    guardout
+    guard,     whoever may not use a restricted frontend is dropped, and what a pod sends in another's name: the
+    guardout   kernel's own check is IPv4's only, and a setting of all interfaces loosens it
     pre, out   a frontend's verdict in `svc` sends the packet to the chain of its capacity class; one that has another
                list for clients in the cluster has that in `svc_internal`
     c1 … c8192 draw a slot of `eps` and rewrite the destination; an empty slot breaks the rule, the next draws again;
@@ -101,12 +101,18 @@ def _maps(family: Family) -> list[str]:
     ]
 
 
+def _spoofed(ip: str) -> list[str]:
+    """From a pod's link only what its own routes lead back there; of IPv6 also what never leaves the link."""
+    own = "ip6 saddr != fe80::/10 ip6 saddr != :: " if ip == "ip6" else ""
+    return [f'iifname "pw*" {own}fib saddr . iif oif missing drop']
+
+
 def _rules(ip: str) -> dict[str, list[str]]:
     frontend = f"{ip} daddr . meta l4proto . th dport"
     # First packets only: a source that may no longer come keeps the connections that it has, as with kube-proxy.
     guard = [f"ct state new {frontend} @restricted {frontend} . {ip} saddr != @allowed drop"]
     rules = {
-        "guard": guard,
+        "guard": [*_spoofed(ip), *guard],
         "guardout": guard,
         "pre": [f"{ip} saddr @cluster {frontend} vmap @svc_internal", f"{frontend} vmap @svc"],
         "out": [f"{frontend} vmap @svc_internal", f"{frontend} vmap @svc"],

@@ -38,7 +38,15 @@ _PORT, _PROTOCOL, SLOT = Struct(">H2x"), Struct("=B3x"), Struct("=I")
 
 
 def rank(key: Any) -> int:
-    return 0 if isinstance(key, RulesKey) else 1 if isinstance(key, AffinityKey) else 2
+    """Who may use a frontend is in force before the frontend."""
+    match key:
+        case RulesKey():
+            return 0
+        case AffinityKey():
+            return 1
+        case RestrictedKey() | AllowedKey():
+            return 2
+    return 3
 
 
 def family_of_key(key: Any) -> Family:
