@@ -113,7 +113,8 @@ def _install_podwire(base: Path, upper: Path) -> None:
     (tree / "bin/probe").chmod(0o755)
     # Compiled by the image's own Python: the upper tree is laid where that one sees it.
     with tempfile.TemporaryDirectory(prefix=".compile-", dir=base / "tmp") as seen:
-        shutil.copytree(upper / SITE / "podwire", Path(seen) / "podwire")
+        for part in (upper / SITE).glob("podwire*"):  # its metadata, which says the version, too
+            shutil.copytree(part, Path(seen) / part.name)
         inside = f"/tmp/{Path(seen).name}/podwire"  # noqa: S108 - in the image's tree
         _compile(base, "-s", inside, "-p", f"/{SITE}/podwire", inside)
         paths = f"{Path(inside).parent}:/{SITE}"
