@@ -210,6 +210,11 @@ class Agent:
             self._collecting = asyncio.get_running_loop().create_task(self._collect())
             self._collecting.add_done_callback(_tell_if_failed)
 
+    async def collected(self) -> None:
+        """Waits for the deletions that go on."""
+        if self._collecting is not None:
+            await asyncio.wait([self._collecting])
+
     async def _collect(self) -> None:
         """Until none is left: more may come while a deletion goes on."""
         while names := self.linux.doomed:
@@ -240,6 +245,7 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
     stack.enter_context(preflight.ready(config))
     agent = Agent(config, tasks.troubles)
     stack.callback(agent.close)
+    stack.push_async_callback(agent.collected)
     controller = agent.controller
     stack.push_async_callback(_end, controller, tasks.essential("the event loop", controller.run()))
     if agent.api is not None and agent.kubernetes is not None:

@@ -100,6 +100,10 @@ class Watched(Protocol):
         """The keys that others have changed since the last time, or may have; None: all of them. `held`: what was last
         reported."""
 
+    @property
+    def behind(self) -> bool:
+        """Whether that look left something for the next: it takes a bounded time, however much others change."""
+
 
 def difference(wanted: Mapping[Any, Any], actual: Mapping[Any, Any], place: Callable[[Any, Any], Any]) -> Difference:
     changes: Difference = {}

@@ -7,6 +7,7 @@ ever to the namespace in which it was made; an open one keeps that namespace ali
 
 import ctypes
 import errno
+import itertools
 import logging
 import os
 import socket
@@ -140,6 +141,9 @@ class Listener:
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 16 << 20)
         self._socket.setblocking(False)
         self._groups = tuple(groups)
+        self._lost = False
+        self.behind = False
+        """Whether the last `datagrams` left some for the next."""
         if everywhere:
             try:
                 self._socket.setsockopt(_SOL_NETLINK, _LISTEN_ALL_NSID, 1)
@@ -155,25 +159,33 @@ class Listener:
         datagrams = self.datagrams()
         if datagrams is None:
             return None
-        return [Notice(kind, body, nsid) for data, nsid in datagrams for kind, _, _, body in _split(data)]
+        return [notice for each in datagrams for notice in parsed(*each)]
 
-    def datagrams(self) -> list[tuple[bytes, int | None]] | None:
-        """The same, messages together as they came; with each the number of the namespace that it tells of."""
+    def datagrams(self, most: int | None = None) -> list[tuple[bytes, int | None]] | None:
+        """The same, messages together as they came; with each the number of the namespace that it tells of. No more
+        than `most`: whoever changes things faster than we read must not hold us up.
+
+        Once the socket has been too small, the kernel drops what comes until it is empty, and says so only once
+        (netlink_overrun): until then what it holds is thrown away, and only then None is the answer."""
         found: list[tuple[bytes, int | None]] = []
-        lost = False
-        while True:
+        self.behind = False
+        for _ in itertools.count() if most is None else range(most):
             try:
                 data, beside, flags, _ = self._socket.recvmsg(_DATAGRAM, 64)
             except BlockingIOError:
+                lost, self._lost = self._lost, False
                 return None if lost else found
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                lost = True
+                self._lost = True
                 continue
-            lost = lost or bool(flags & socket.MSG_TRUNC)
-            nsid = next((int.from_bytes(d, sys.byteorder) for _, kind, d in beside if kind == _LISTEN_ALL_NSID), None)
-            found.append((data, nsid))
+            self._lost = self._lost or bool(flags & socket.MSG_TRUNC)
+            if not self._lost:
+                nsid = next((int.from_bytes(d, sys.byteorder) for _, k, d in beside if k == _LISTEN_ALL_NSID), None)
+                found.append((data, nsid))
+        self.behind = True
+        return [] if self._lost else found
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -190,6 +202,11 @@ class Listener:
     def _join(self, how: int) -> None:
         for group in self._groups:
             self._socket.setsockopt(_SOL_NETLINK, how, group)
+
+
+def parsed(data: bytes, nsid: int | None) -> Iterator[Notice]:
+    """The messages of a datagram."""
+    return (Notice(kind, body, nsid) for kind, _, _, body in _split(data))
 
 
 def _error(body: bytes) -> int:

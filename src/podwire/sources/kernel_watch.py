@@ -1,7 +1,8 @@
 """What others do to the node's network, by whatever tool: the kernel tells, and the controller looks at it.
 
 Invariants: a look comes at least every `POLL` seconds, whatever was told, and never more often than the transactions
-let it: it waits for the one at work, whose own changes are told too. Many changes in a row are one look.
+let it: it waits for the one at work, whose own changes are told too. Many changes in a row are one look; very many are
+several, with a turn for all others in between.
 """
 
 import asyncio
@@ -59,6 +60,6 @@ async def follow(controller: Controller, driver: Watched, again: bool = False) -
             pass
         finally:
             loop.remove_reader(driver.fileno())
-        if told.is_set():
+        if told.is_set() and not driver.behind:
             await asyncio.sleep(SETTLE)
         await controller.look(driver)

@@ -10,6 +10,8 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import chain
+from threading import Lock
 from typing import Any, NamedTuple
 
 from podwire.controller.difference import Change, Difference, Outcome, Scope
@@ -24,7 +26,9 @@ from podwire.nodes.own import SYSCTLS
 GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL, errno.ENXIO}
 
 
-_LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+LOOK = 256
+"""Datagrams of which one look hears at most, some 10 ms: pods make as many as they like in their namespaces."""
+_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 """A pipe in the place of a namespace must not hold the agent up."""
 
 
@@ -47,7 +51,7 @@ class Linux:
         self._node = netlink.Socket(netlink.ROUTE)
         with open("/proc/thread-self/ns/net", "rb") as own:
             self._own = _identity(own.fileno())
-        self._collector = netlink.Socket(netlink.ROUTE)
+        self._collector, self._collecting = netlink.Socket(netlink.ROUTE), Lock()
         self._listener = netlink.Listener(netlink.ROUTE, notices.GROUPS if listens else (), everywhere=listens)
         self._spaces: dict[int, str] = {}
         """The pods' namespaces by the numbers that the kernel has given them in the node's, as far as was seen."""
@@ -76,15 +80,20 @@ class Linux:
     def read(self, scope: Scope) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
         ends: r.Ends = {}
+        pods: dict[str, dict[int, r.Seen]] = {}
         for space in sorted(scope.spaces):
-            found |= self._inside(space, ends)
+            pods[space], objects = self._inside(space, ends)
+            found |= objects
         links = r.links(self._node.dump(r.GETLINK, r.get_links()))
         doomed = {index for index, seen in links.items() if r.is_doomed(seen)}
         dying = {index for index, seen in links.items() if r.is_dying(seen)}
         self._doomed = {r.name_of(links[index]): "" for index in doomed} | self._doomed
         self._dying = {r.name_of(links[index]): index for index in dying}
         living = {index: seen for index, seen in links.items() if index not in doomed | dying}
-        found |= r.up("", living)
+        found |= r.up("", living, {index for index, seen in living.items() if r.is_ours(seen)})
+        inner = r.inner(living, ends)
+        for space, seen in pods.items():
+            found |= r.up(space, seen, inner.get(space, set()))
         settings = {path: sysctl.read(path) for path in SYSCTLS}
         # A kernel that has no such setting, as one without IPv6, has nothing to be set.
         found |= {SysctlKey(path): SYSCTLS[path] if value is None else value for path, value in settings.items()}
@@ -93,19 +102,20 @@ class Linux:
         found.update(_objects("", self._node))
         return {key: value for key, value in found.items() if key in scope}
 
-    def _inside(self, space: str, ends: r.Ends) -> dict[Any, Any]:
-        """What a pod's namespace holds; adds its ends of links. Nothing where no way leads into it."""
+    def _inside(self, space: str, ends: r.Ends) -> tuple[dict[int, r.Seen], dict[Any, Any]]:
+        """A pod's namespace: its interfaces, and what it holds of ours; adds its ends of links. Nothing where no way
+        leads into it."""
         self._unseen.pop(space, None)
         with self._opened(space) as (there, why):
             if there is None:
                 self._unseen[space] = why
-                return {}
+                return {}, {}
             number = r.number_of(self._node.dump(r.GETNSID, r.get_number(there.descriptor), 0))
             links = r.links(there.socket.dump(r.GETLINK, r.get_links()))
             ends |= r.ends(space, number, links)
             if number != r.NO_NUMBER:
                 self._spaces[number] = space
-            return r.up(space, links) | dict(_objects(space, there.socket))
+            return links, dict(_objects(space, there.socket))
 
     def identities(self, paths: Mapping[str, str]) -> dict[str, tuple[int, int]]:
         """`paths`: where a link's other end was said to be, by the link's name. Of those links that do end there,
@@ -131,11 +141,18 @@ class Linux:
     def changed(self, held: Mapping[Any, Any]) -> frozenset[Any] | None:
         """The keys that since the last look were changed to something else than was last reported (`held`); None: any
         may be. To be asked between transactions: what one does is told to all."""
-        told = self._listener.drain()
-        if told is None:
+        datagrams = self._listener.datagrams(LOOK)
+        if datagrams is None:
             return None
-        self._spaces |= notices.numbers(told, held)
-        return notices.disturbed(told, held, self._spaces)
+        own = [notice for data, nsid in datagrams if nsid is None for notice in netlink.parsed(data, nsid)]
+        self._spaces |= notices.numbers(own, held)
+        # Of others' namespaces nothing is even parsed.
+        theirs = (notice for each in datagrams if each[1] in self._spaces for notice in netlink.parsed(*each))
+        return notices.disturbed(chain(own, theirs), held, self._spaces)
+
+    @property
+    def behind(self) -> bool:
+        return self._listener.behind
 
     # --- apply ---------------------------------------------------------------------------------
 
@@ -157,6 +174,8 @@ class Linux:
         doomed = [key for key in goes if isinstance(key, LinkKey) and outcomes[key].error is None]
         if doomed:
             self._doomed |= {key.name: difference[key].before.space for key in doomed}
+            left = {difference[key].before.space for key in doomed}
+            self._spaces = {number: space for number, space in self._spaces.items() if space not in left}
             self._when_doomed()
         return outcomes
 
@@ -167,7 +186,8 @@ class Linux:
 
     def delete_doomed(self) -> None:
         """All at once, whoever is among them by now. May run in another thread than the rest; raises OSError."""
-        errors = self._collector.send(r.delete_doomed())
+        with self._collecting:
+            errors = self._collector.send(r.delete_doomed())
         code = next(iter(errors.values()), 0)
         if code and code not in GONE:
             raise OSError(code, f"links can't be deleted: {os.strerror(code)}")
@@ -186,7 +206,8 @@ class Linux:
 
     def close(self) -> None:
         self._node.close()
-        self._collector.close()
+        with self._collecting:  # a deletion in another thread has its socket to its end
+            self._collector.close()
         self._listener.close()
 
     def _in_the_way(self, key: LinkKey, wanted: Link) -> bool:
@@ -273,7 +294,7 @@ class Linux:
         path = path_of(space)
         said = f"network namespace {path}"
         try:
-            descriptor = os.open(path, _LOOK)
+            descriptor = os.open(path, _OPEN)
         except OSError as error:
             return -1, Outcome(error=f"{said}: {error.strerror}", gone=error.errno in (errno.ENOENT, errno.ENOTDIR))
         found = _identity(descriptor)
@@ -330,7 +351,7 @@ def _objects(space: str, there: netlink.Socket) -> Iterator[tuple[Any, Any]]:
 
 @contextmanager
 def _file(path: str) -> Iterator[int]:
-    descriptor = os.open(path, _LOOK)
+    descriptor = os.open(path, _OPEN)
     try:
         yield descriptor
     finally:

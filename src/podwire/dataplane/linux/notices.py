@@ -109,7 +109,7 @@ def _pods_end(space: str, index: int, seen: r.Seen | None, held: Held) -> Judged
         return
     ends = (v for k, v in held.items() if isinstance(k, LinkKey) and isinstance(v, Link) and v.space == space)
     link = next((link for link in ends if link.inner == index), None)
-    if seen is None or r.up(space, {index: seen}).get(key) != was:
+    if seen is None or r.up(space, {index: seen}, {index}).get(key) != was:
         yield key, True
     else:
         yield key, link is not None and (seen.get(r.IFLA_ADDRESS, b""), r.name_of(seen)) != (link.mac, link.interface)

@@ -9,7 +9,7 @@ deletes.
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from struct import pack, unpack_from
 from typing import Any
 
@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from podwire.controller.difference import Change
 from podwire.dataplane.messages import CREATE, EXCL, REPLACE, Message, attr, attrs, nest, text, u32, walk
-from podwire.ipam.blocks import FIRST_INDEX
 from podwire.model.addresses import FAMILIES, Address, Family, Prefix, family_of, show_address
 from podwire.model.network import (
     LOOPBACK,
@@ -370,15 +369,21 @@ def _signed(value: bytes) -> int:
     return int.from_bytes(value, sys.byteorder, signed=True)
 
 
-def up(space: str, seen: dict[int, Seen]) -> dict[UpKey, Any]:
-    """Only the loopback and our links are ours to hold up; in a pod ours have the high indexes."""
-    found: dict[UpKey, Any] = {}
-    for index, one in seen.items():
-        if is_up(one):
-            if index == LOOPBACK or (not space and is_ours(one)):
-                found[UpKey(space, index)] = True
-            elif space and index >= FIRST_INDEX:
-                found[UpKey(space, index)] = unpack_from("=I", one[IFLA_MTU])[0]
+def up(space: str, seen: Mapping[int, Seen], ours: Collection[int]) -> dict[UpKey, Any]:
+    """Only the loopback and the ends of our links (`ours`) are ours to hold up: what else a pod has is its own."""
+    return {
+        UpKey(space, index): unpack_from("=I", one[IFLA_MTU])[0] if space and index != LOOPBACK else True
+        for index, one in seen.items()
+        if is_up(one) and (index == LOOPBACK or index in ours)
+    }
+
+
+def inner(living: Mapping[int, Seen], others: Ends) -> dict[str, set[int]]:
+    """By pod's namespace: the interfaces in which links of ours end. `living`: the node's links."""
+    found: dict[str, set[int]] = {}
+    for seen in living.values():
+        if is_ours(seen) and (end := others.get(other_end(seen))) is not None:
+            found.setdefault(end[0], set()).add(end[1])
     return found
 
 

@@ -116,6 +116,9 @@ class NFTables:
         """None: others have changed our tables since the last look; else no key."""
         return None if self._watch.touched() else frozenset()
 
+    behind = False
+    """A look hears all that was told: pods can't change the node's tables."""
+
     def uninstall(self) -> list[str]:
         """Removes the tables that carry our seal; says in words what became of each."""
         found = []
