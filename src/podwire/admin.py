@@ -85,7 +85,7 @@ class Controller(Protocol):
     def submit(self, event: Event) -> asyncio.Future[Result]: ...
 
 
-Trace = Callable[[Snapshot, Asked, float], Awaitable[TraceView]]
+Trace = Callable[[Snapshot, Asked, float, bool], Awaitable[TraceView]]
 """As `podwire.trace.driver.Tracer.trace`."""
 
 
@@ -295,7 +295,7 @@ async def _trace(controller: Controller, trace: Trace, request: web.Request) -> 
     try:
         patience = seconds(request.query.get("timeout"))
         what = await asyncio.to_thread(asked, now, source, destination)
-        return _json(await trace(now, what, patience))
+        return _json(await trace(now, what, patience, request.query.get("rules") == "all"))
     except ValueError as error:
         raise web.HTTPBadRequest(text=str(error)) from None
     except LookupError as error:

@@ -5,6 +5,7 @@ Invariants: the node stands between its pods and another node (tests/kernel/outs
 
 import asyncio
 import json
+import re
 import select
 import signal
 import subprocess
@@ -19,10 +20,12 @@ from msgspec.structs import replace
 
 from podwire.cli.traces import show_trace
 from podwire.dataplane import netlink
-from podwire.dataplane.nftables.wire import batch
+from podwire.dataplane.nftables.layout import keyword, rules_of
+from podwire.dataplane.nftables.wire import GETRULE, batch
 from podwire.explain.packets import Verdict
-from podwire.model.addresses import parse_address, parse_prefix
+from podwire.model.addresses import FAMILIES, Family, parse_address, parse_prefix
 from podwire.model.objects import Object, ObjectKey, Protocol, Service, ServiceKey
+from podwire.trace import own, texts
 from podwire.trace.asked import asked
 from podwire.trace.driver import Busy, Tracer
 from podwire.trace.views import TraceView
@@ -211,6 +214,30 @@ async def test_who_is_remembered(at_work: Rig, to: str) -> None:
     assert any(each.startswith("the client is remembered: its backend is ") for each in words(second))
     assert first.agrees
     assert second.agrees
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+async def test_our_own_rules_are_told_as_nft_lists_them(at_work: Rig, family: Family) -> None:
+    there = netlink.Socket(netlink.NETFILTER)
+    for chain in (*rules_of(family), "affine600", "affinein600", "learn600"):
+        listed = texts.read(sh("nft", "-a", "list", "chain", keyword(family), "podwire", chain))
+        told = own.listing(family, chain, own.handles(there.dump(GETRULE, own.request(family, chain))))
+        assert told.rules.keys() == listed.rules.keys()
+        assert told.hook == listed.hook
+        for handle, rule in told.rules.items():
+            assert alike(rule) == alike(listed.rules[handle])
+    there.close()
+
+
+def alike(rule: str) -> str:
+    """nft writes some things in another way: which port of a protocol, what a reject is by default."""
+    for said, same in LIKE:
+        rule = re.sub(said, same, rule)
+    return rule
+
+
+LIKE = ((r"\b(tcp|udp|sctp|th) dport", "dport"), (r"meta l4proto (tcp|udp|sctp) ", ""), (r" addr \. port to", " to"))
 
 
 FORWARD, OUTPUT = (f"add chain inet alien {h} {{ type filter hook {h} priority 10; }}" for h in ("forward", "output"))

@@ -164,12 +164,14 @@ class ServedAgent:
             "writes": {"store": 4, "linux": 31, "nftables": 9},
             "source_errors": (),
         }
+        self.all_rules = False
         self.tracing, self.ended = asyncio.Event(), asyncio.Event()
         """A trace began; it ended, whatever ended it."""
 
-    async def trace(self, now: Snapshot, asked: Asked, patience: float) -> TraceView:
+    async def trace(self, now: Snapshot, asked: Asked, patience: float, all_rules: bool) -> TraceView:
         """No packet is sent: nobody answers until `patience` is over."""
         self.tracing.set()
+        self.all_rules = all_rules
         try:
             await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=patience)
         finally:

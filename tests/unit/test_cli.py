@@ -579,9 +579,10 @@ async def test_help_lists_the_commands_without_importing_what_they_need() -> Non
 @pytest.mark.parametrize("output", ["table", "json"])
 async def test_trace(agent: ServedAgent, tmp_path: Path, output: str) -> None:
     """Exit code 1: nothing was sent, though explain says that it is balanced."""
-    where = ("--state-dir", str(tmp_path), "--timeout", "0.1", "-o", output)
+    where = ("--state-dir", str(tmp_path), "--timeout", "0.1", "-o", output, *(["--rules"] if output == "json" else []))
     ran = await podwire("trace", "shop/front", "10.96.0.10:80", *where)
     assert (ran.code, ran.err) == (1, "")
+    assert agent.all_rules is (output == "json")
     if output == "json":
         assert json.loads(ran.out)["agrees"] is False
     else:

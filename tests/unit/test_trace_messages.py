@@ -11,7 +11,7 @@ from podwire.dataplane.messages import Notice, attr, attrs, nest, text
 from podwire.dataplane.nftables import wire
 from podwire.model.addresses import IPV4, IPV6, parse_address
 from podwire.model.objects import Protocol
-from podwire.trace import answer, asked, events, flow, table, texts
+from podwire.trace import answer, asked, events, flow, own, table, texts
 from podwire.trace.answer import Outcome
 from podwire.trace.events import Kind, TraceEvent
 from tests.unit import trace_told
@@ -131,6 +131,24 @@ def test_a_listing() -> None:
         7: "ip saddr { 10.0.0.1, 10.0.0.2 } drop",
         8: 'iifname "reject0" accept comment "# handle 9"',
     }
+
+
+def test_our_own_rules_are_told_only_where_they_are_as_many() -> None:
+    for chain in ("pre", "c4", "affine60", "affinein60", "learn60"):
+        counts = [count for count in range(60) if own.listing(IPV4, chain, list(range(count))).rules]
+        assert len(counts) == 1, chain
+    assert own.listing(IPV6, "pre", [7, 9]).rules[9] == "ip6 daddr . meta l4proto . th dport vmap @svc"
+    assert own.listing(IPV4, "somebodys", [1]) == texts.NOTHING
+
+
+def test_whose_text_is_asked_for() -> None:
+    def event(table: str, chain: str, verdict: str, kind: Kind = Kind.RULE) -> TraceEvent:
+        return TraceEvent("ip", table, chain, kind, verdict)
+
+    some = (event("podwire", "pre", "goto"), event("a", "jumps", "jump"), event("a", "ends", "accept"))
+    told = [events.Packet(False, (*some, event("a", "policy", "accept", Kind.POLICY), event("b", "drops", "drop")))]
+    assert events.foreign(told, every=False) == [("ip", "b", "drops"), ("ip", "a", "ends")]
+    assert {chain for _, _, chain in events.foreign(told, every=True)} == {"drops", "ends", "jumps", "policy"}
 
 
 @pytest.mark.parametrize(

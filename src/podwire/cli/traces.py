@@ -45,7 +45,7 @@ def trace(
     rules
         With every rule that matched, of whatever table, in nft's words.
     """
-    query = urlencode({"from": source, "to": to, "timeout": f"{timeout:g}"})
+    query = urlencode({"from": source, "to": to, "timeout": f"{timeout:g}"} | ({"rules": "all"} if rules else {}))
     body = ask(target.socket(), "POST", f"/trace?{query}")
     seen = tell(body, output, TraceView, partial(show_trace, rules=rules))
     return 0 if seen.agrees else 1

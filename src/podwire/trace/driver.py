@@ -8,18 +8,19 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from podwire.dataplane import netlink
 from podwire.dataplane.messages import Message
 from podwire.dataplane.nftables import listing
-from podwire.dataplane.nftables.wire import GETTABLE
+from podwire.dataplane.nftables.layout import TABLE, keyword
+from podwire.dataplane.nftables.wire import GETRULE, GETTABLE
 from podwire.explain.packets import explain_packet
 from podwire.explain.places import places
-from podwire.model.addresses import FAMILIES
+from podwire.model.addresses import FAMILIES, Family
 from podwire.model.snapshot import Snapshot
-from podwire.trace import events, flow, table, texts
+from podwire.trace import events, flow, own, table, texts
 from podwire.trace.asked import Asked
 from podwire.trace.events import Packet
 from podwire.trace.sender import Sender, sender
@@ -52,21 +53,20 @@ class Tracer:
             if self._socket.dump(GETTABLE, table.request(family), 0):
                 self._commit_or_raise(table.remove(family))
 
-    async def trace(self, now: Snapshot, asked: Asked, patience: float) -> TraceView:
-        """`patience`: seconds to wait for an answer. Raises Busy; LookupError where the pod is gone; OSError where the
-        kernel refuses to tell."""
+    async def trace(self, now: Snapshot, asked: Asked, patience: float, all_rules: bool = False) -> TraceView:
+        """`patience`: seconds to wait for an answer. `all_rules`: the text of others' rules too let by. Raises
+        Busy; LookupError where the pod is gone; OSError where the kernel refuses to tell."""
         if self._busy:
             raise Busy("another trace is under way: one at a time")
         self._busy = True
         try:
             with sender(asked.attachment, asked.to) as ready:
                 seen = await self._seen(asked, ready, patience)
+            handles = self._handles(asked.to.family, seen.packets or ())
         finally:
             self._busy = False
-        chains = sorted({(e.family, e.table, e.chain) for p in seen.packets or () for e in p.events if not e.marks})
-        found = await listing.texts(chains)
-        seen = seen._replace(listings={chain: texts.read(text) for chain, text in found.items()})
-        return await asyncio.to_thread(_told, now, asked, seen)
+        found = await listing.texts(events.foreign(seen.packets or (), all_rules))
+        return await asyncio.to_thread(_told, now, asked, seen, handles, found)
 
     async def _seen(self, asked: Asked, ready: Sender, patience: float) -> Seen:
         if ready.source is None:
@@ -82,6 +82,10 @@ class Tracer:
             entry = next((flow.entry(probe, body) for body in self._socket.dump(flow.GET, found, 0)), None)
             packets = _packets(probe, told)
         return Seen(probe, packets, entry, answer, asked.link, _interfaces(packets or []), {})
+
+    def _handles(self, family: Family, packets: Iterable[Packet]) -> dict[str, list[int]]:
+        chains = sorted({event.chain for packet in packets for event in packet.events if event.ours})
+        return {chain: own.handles(self._socket.dump(GETRULE, own.request(family, chain))) for chain in chains}
 
     @contextmanager
     def _table(self, probe: Probe) -> Iterator[None]:
@@ -121,5 +125,15 @@ def _interfaces(packets: list[Packet]) -> dict[int, str]:
     return found
 
 
-def _told(now: Snapshot, asked: Asked, seen: Seen) -> TraceView:
-    return told(seen, places(now), explain_packet(now, asked.client, asked.to), asked.source)
+def _told(
+    now: Snapshot,
+    asked: Asked,
+    seen: Seen,
+    handles: Mapping[str, list[int]],
+    others: Mapping[tuple[str, str, str], str],
+) -> TraceView:
+    family = asked.to.family
+    listings = {chain: texts.read(text) for chain, text in others.items()}
+    listings |= {(keyword(family), TABLE, chain): own.listing(family, chain, held) for chain, held in handles.items()}
+    why = explain_packet(now, asked.client, asked.to)
+    return told(seen._replace(listings=listings), places(now), why, asked.source)

@@ -151,6 +151,15 @@ def packets(probe: Probe, events: Iterable[TraceEvent]) -> list[Packet]:
     return [Packet(answer, tuple(some)) for answer, some in found]
 
 
+def foreign(packets: Iterable[Packet], every: bool) -> list[tuple[str, str, str]]:
+    """The chains of others whose text is wanted, what stopped a packet first; `every`: also of what let it pass on.
+    Listing them costs as much as their table is big."""
+    seen = [event for packet in packets for event in packet.events if not event.ours and not event.marks]
+    stops = [event for event in seen if event.stops]
+    ends = [event for event in seen if event.kind is Kind.RULE and event.verdict == "accept"]
+    return list(dict.fromkeys((it.family, it.table, it.chain) for it in (*stops, *ends, *(seen if every else ()))))
+
+
 def _with(event: TraceEvent, end: TraceEvent | None) -> TraceEvent:
     """What the end of the rules showed of the packet belongs to what follows."""
     if end is None or event.header is not None:

@@ -66,6 +66,16 @@ def layout(family: Family) -> str:
     return "\n".join(lines)
 
 
+def rules_of(family: Family) -> dict[str, list[str]]:
+    """By chain, in their order."""
+    return _rules(keyword(family))
+
+
+def hook_of(chain: str) -> str:
+    """Where the kernel comes to the chain; "" where another chain leads there."""
+    return _HOOKS[chain].split()[2] if chain in _HOOKS else ""
+
+
 def renew(family: Family) -> str:
     """Commands that put such a table in the place of whatever is there."""
     where = f"{keyword(family)} {TABLE}"

@@ -1,0 +1,46 @@
+"""Our own rules by their handles: what the layout says, without asking nft. Pure.
+
+Invariants: a chain whose rules are not as many as they should be was altered by hand, and tells nothing.
+"""
+
+from collections.abc import Iterable
+
+from podwire.dataplane.messages import attrs, text
+from podwire.dataplane.nftables.affinity import seconds_of
+from podwire.dataplane.nftables.layout import PROTOCOLS, hook_of, keyword, rules_of
+from podwire.dataplane.nftables.wire import table
+from podwire.model.addresses import Family
+from podwire.trace.texts import NOTHING, Listing
+
+_HANDLE = 3
+
+
+def request(family: Family, chain: str) -> bytes:
+    """The body of the GETRULE dump of a chain of our table."""
+    return table(family) + text(2, chain)
+
+
+def handles(bodies: Iterable[bytes]) -> list[int]:
+    """Of a chain's rules, in their order."""
+    return [int.from_bytes(attrs(body, 4).get(_HANDLE, b""), "big") for body in bodies]
+
+
+def listing(family: Family, chain: str, held: list[int]) -> Listing:
+    rules = rules_of(family).get(chain) or _remembering(family, chain)
+    if len(rules) != len(held):
+        return NOTHING
+    return Listing(dict(zip(held, rules, strict=True)), hook_of(chain))
+
+
+def _remembering(family: Family, chain: str) -> list[str]:
+    """As nft lists what affinity.py makes."""
+    seconds, ip = seconds_of(chain), keyword(family)
+    if chain.startswith("learn"):
+        first = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
+        return [f"update @affinity{seconds} {{ {ip} saddr . {first} : {ip} daddr . th dport }}"]
+    if chain.startswith("affine"):
+        drawn = "drawn_internal" if chain.startswith("affinein") else "drawn"
+        key = f"{ip} saddr . {ip} daddr . meta l4proto"
+        known = [f"meta l4proto {p} dnat {ip} to {key} . th dport map @affinity{seconds}" for p in PROTOCOLS]
+        return [*known, f"{ip} daddr . meta l4proto . th dport vmap @{drawn}"]
+    return []
