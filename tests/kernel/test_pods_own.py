@@ -71,8 +71,7 @@ async def test_a_flood_in_a_pod_is_heard_in_bounded_parts_and_holds_up_no_add(
         await asyncio.to_thread(flooding.join)
         while "10.1.1.3 " not in sh("ip", "route"):
             await rig.running.controller.next_record()
-    assert max(took for took, _ in looks) == LOOK
-    assert max(parsed for _, parsed in looks) <= LOOK
+    assert max(took for took, _ in looks) == LOOK  # of datagrams: some hold several messages
     assert await rig.drift() == []
 
 
