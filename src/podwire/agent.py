@@ -30,7 +30,7 @@ from podwire.controller.events import Restored, Resync, ResyncReason, Shutdown
 from podwire.controller.loop import Controller
 from podwire.controller.transaction import Capability, Transaction
 from podwire.dataplane.conntrack.driver import Conntrack
-from podwire.dataplane.linux import rebuild
+from podwire.dataplane.linux import rebuild, sysctl
 from podwire.dataplane.linux.addresses import NodeAddresses
 from podwire.dataplane.linux.driver import Linux
 from podwire.dataplane.linux.mtu import default_route_mtu
@@ -242,6 +242,7 @@ async def running(config: Config, tasks: Tasks | None = None) -> AsyncIterator[A
 
 async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent:
     """Raises CannotStart, OSError."""
+    preflight.look_at_ipv6(sysctl.ROOT)
     stack.enter_context(preflight.ready(config))
     agent = Agent(config, tasks.troubles)
     stack.callback(agent.close)

@@ -38,6 +38,7 @@ from podwire.model.objects import (
     ServicePort,
     SliceKey,
 )
+from podwire.preflight import lock_of
 from podwire.sources import kernel_watch, node_addresses
 
 NODE = NodeKey("one")
@@ -82,6 +83,7 @@ def spaces() -> Iterator[MakeSpace]:
     finally:
         for space in made:
             if os.path.exists(space.path):
+                lock_of(Path(space.path)).unlink(missing_ok=True)  # a killed agent's
                 sh("ip", "netns", "del", space.name)
 
 

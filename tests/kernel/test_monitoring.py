@@ -1,5 +1,6 @@
 """A whole agent, watched from outside: metrics over TCP, its history followed, its explanations asked for."""
 
+import os
 import re
 import signal
 import socket
@@ -90,7 +91,9 @@ def test_a_network_namespace_has_one_agent_whatever_its_state_directory(
 ) -> None:
     """A second one would sweep what the first has made."""
     second = made(tmp_path_factory.mktemp("second"))
-    assert ended(second) == "podwire: another agent looks after this network namespace, with another state_dir"
+    lock = f"/run/podwire/netns-{os.stat('/proc/thread-self/ns/net').st_ino}.lock"
+    why = "another agent looks after this network namespace, with another state_dir"
+    assert ended(second) == f"podwire: {lock}: {why}"
     assert values()["podwire_ready"] == 1
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from podwire.config import NODE_NAME, parse_config
+from podwire.preflight import LOCKS
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "deploy" / "podwire.yaml").read_text(encoding="utf-8")
@@ -37,6 +38,14 @@ def test_every_mount_has_its_volume_and_every_volume_a_use() -> None:
         for mount in container["volumeMounts"]
     }
     assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_the_locks_are_those_of_the_node() -> None:
+    """Else an agent that runs outside of a container would not be seen."""
+    pod = of_kind("DaemonSet")["spec"]["template"]["spec"]
+    (name,) = [it["name"] for it in pod["containers"][0]["volumeMounts"] if it["mountPath"] == str(LOCKS)]
+    (path,) = [volume["hostPath"]["path"] for volume in pod["volumes"] if volume["name"] == name]
+    assert path == str(LOCKS)
 
 
 def test_the_image_is_that_of_this_version() -> None:

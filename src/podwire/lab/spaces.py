@@ -6,7 +6,8 @@ no prefix is another's beginning.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from podwire.dataplane.linux import sysctl
@@ -14,6 +15,7 @@ from podwire.dataplane.netlink import inside
 from podwire.lab.process import Process, identify, ip_batch
 from podwire.lab.topology import ROUTER, RUN, Station, fabric_space, path_of, station_space
 from podwire.model.addresses import IPV6, show_address
+from podwire.preflight import lock_of
 
 INTERFACE = "eth0"
 _BRIDGE = "fabric"
@@ -31,8 +33,11 @@ async def make(spaces: Iterable[str]) -> None:
     await ip_batch([f"netns add {space}" for space in spaces])
 
 
-async def remove(spaces: Iterable[str]) -> None:
+async def remove(spaces: Collection[str]) -> None:
     """Of names that exist. Raises ProgramError."""
+    for space in spaces:
+        with suppress(FileNotFoundError):
+            lock_of(path_of(space)).unlink()  # a killed agent's
     await ip_batch([f"netns del {space}" for space in spaces])
 
 

@@ -19,6 +19,9 @@ NEEDS = (
 """The first release of Linux that has it."""
 _SUDO = "sudo podwire doctor"
 _NEWER = "boot a kernel of Linux 5.18 or later"
+_WITH_IPV6 = (
+    "remove ipv6.disable=1 from the kernel's command line, and restart the node; its addresses need not be used"
+)
 
 
 def release(facts: Facts) -> Iterator[Judgement]:
@@ -77,8 +80,8 @@ def rules(facts: Facts) -> Iterator[Judgement]:
         return
     for family in (IPV4, IPV6):
         error = trial.rules.get(family.name, "")
-        if error and family not in facts.families and family == IPV6 and not _has_ipv6(facts):
-            yield note(f"the {family} rules can't be loaded, as IPv6 is off: {error}")
+        if error and family == IPV6 and not _has_ipv6(facts):
+            yield wrong(f"the {family} rules can't be loaded, as the kernel runs without IPv6: {error}", _WITH_IPV6)
         elif error:
             yield wrong(
                 f"the {family} rules can't be loaded: {error}",
@@ -137,13 +140,7 @@ def vxlan(facts: Facts) -> Iterator[Judgement]:
 def ipv6(facts: Facts) -> Iterator[Judgement]:
     wanted = IPV6 in facts.families
     if not _has_ipv6(facts):
-        if wanted:
-            yield wrong(
-                "the kernel runs without IPv6, and the cluster has it",
-                "remove ipv6.disable=1 from the kernel's command line, and restart the node",
-            )
-        else:
-            yield note("the kernel runs without IPv6; the cluster has none, as far as known")
+        yield wrong("the kernel runs without IPv6, and the agent doesn't start there", _WITH_IPV6)
         return
     off = [name for name in ("all", "default") if _disabled(facts, name)]
     fix = f"sysctl -w {' '.join(f'net.ipv6.conf.{name}.disable_ipv6=0' for name in off)}"
