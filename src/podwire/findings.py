@@ -17,7 +17,9 @@ from podwire.services.frontends import owner, serving
 
 
 def findings(now: Snapshot) -> tuple[str, ...]:
-    return tuple(sorted({*now.unfit_ranges, *_neighbours(now), *_strangers(now), *_services(now), *_cut(now)}))
+    return tuple(
+        sorted({*now.unfit_ranges, *_neighbours(now), *_claims(now), *_strangers(now), *_services(now), *_cut(now)})
+    )
 
 
 def _neighbours(now: Snapshot) -> Iterator[str]:
@@ -31,6 +33,29 @@ def _neighbours(now: Snapshot) -> Iterator[str]:
         for mine in now.node.pod_cidrs if not isinstance(way, str) else ():
             if overlap(mine, block):
                 yield f"{key}: its pod CIDR {block} overlaps this node's {mine}: two pods may have one address"
+
+
+def _claims(now: Snapshot) -> Iterator[str]:
+    """Addresses of other nodes where only Services or pods can be: nothing gives way to them, so nobody here reaches
+    the node by them."""
+    for key, node in now.nodes.items():
+        for address in node.addresses if key != now.local.key else ():
+            why = _occupied(now, key, address)
+            if why:
+                yield f"{key}: its address {show_address(address)} is not heeded: it {why}"
+
+
+def _occupied(now: Snapshot, key: NodeKey, address: Address) -> str | None:
+    """A node's own block around its own address is told with the way to it."""
+    ranges = sorted(prefix for prefix in now.service_ranges if address in prefix)
+    if ranges:
+        return f"lies in the service range {ranges[0]}"
+    block = now.homes.block_of(address)
+    owners = now.homes.owners(block) if block is not None else frozenset[NodeKey]()
+    if owners and key not in owners:
+        return f"lies in the pod CIDR {block} of {min(owners)}"
+    services = [name for name in now.claims.get(address, ()) if address in now.services[name].cluster_ips]
+    return f"is the cluster IP of {min(services)}" if services else None
 
 
 def _strangers(now: Snapshot) -> Iterator[str]:
@@ -65,7 +90,8 @@ def _services(now: Snapshot) -> Iterator[str]:
 
 def misplaced(now: Snapshot, address: Address) -> str:
     """Why no Service can have an address."""
+    if address in now.node.addresses:
+        return f"{show_address(address)} is not used: it is an address of {now.local.key}"
     block = now.homes.block_of(address)
-    nodes = now.homes.addresses.get(address) or (now.homes.owners(block) if block is not None else frozenset())
-    whose = f"in the pod CIDR {block} of" if address not in now.homes.addresses else "an address of"
-    return f"{show_address(address)} is not used: it is {whose} {min(nodes)}"
+    nodes = now.homes.owners(block) if block is not None else frozenset[NodeKey]()
+    return f"{show_address(address)} is not used: it is in the pod CIDR {block} of {min(nodes)}"

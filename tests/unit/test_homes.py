@@ -69,7 +69,7 @@ def on_lo(now: Snapshot) -> set[str]:
         pytest.param("10.1.1.5/32", (), "10.1.1.5", id="a block of one"),
         pytest.param("10.1.1.5/32", ("10.1.1.5",), None, id="a block of one pod"),
         pytest.param("fd01::/64", ("fd01::1",), "fd01::2", id="IPv6"),
-        pytest.param("192.168.0.0/24", (), "192.168.0.2", id="another node is at the second"),
+        pytest.param("192.168.0.0/24", (), "192.168.0.1", id="another node says it is at the second"),
     ],
 )
 def test_the_own_address_of_a_block_is_nobody_elses(block: str, pods: tuple[str, ...], address: str | None) -> None:
@@ -149,7 +149,7 @@ def served(cluster_ip: str, *external_ips: str, nodes: bool = True, first: bool 
         pytest.param("10.96.0.1", ("192.0.2.1",), ["10.96.0.1", "192.0.2.1"], [], id="nobody lives there"),
         pytest.param("10.96.0.1", ("192.168.0.1",), ["10.96.0.1", "192.168.0.1"], [], id="a port of the node"),
         pytest.param("192.168.0.1", (), [], ["192.168.0.1 is not used: it is an address of node/one"], id="the node"),
-        pytest.param("192.168.0.2", (), [], ["192.168.0.2 is not used: it is an address of node/two"], id="a node"),
+        pytest.param("192.168.0.2", (), ["192.168.0.2"], [], id="what another node claims"),
         pytest.param(
             "10.1.1.9", (), [], ["10.1.1.9 is not used: it is in the pod CIDR 10.1.1.0/24 of node/one"], id="a pod here"
         ),
@@ -182,12 +182,83 @@ def test_a_service_has_no_address_where_somebody_lives(
 
 
 def test_an_address_serves_again_once_nobody_lives_there() -> None:
-    now = served("10.1.2.9", "192.168.0.2")
+    now = served("10.1.2.9", "10.1.2.8")
     after, touched = fold(now, e.KubeStateChange(((NodeKey("two"), None),)))
     assert touched is not None
     assert touched.services == {A}
     assert not after.misplaced
     assert len(frontends.frontends(after, A)) == 2
+
+
+def test_node_ports_follow_the_first_address_when_the_order_alone_is_another() -> None:
+    port = ServicePort("p", Protocol.TCP, 80, 30080)
+    now, _ = fold(
+        Snapshot(Local("one", 1500)),
+        e.KubeStateChange(
+            (
+                (world.NODE, node("", "192.168.0.1", "192.168.0.3")),
+                (A, Service((port,), (parse_address("10.96.0.1"),))),
+            )
+        ),
+    )
+    now, touched = fold(now, e.KubeStateChange(((world.NODE, node("", "192.168.0.3", "192.168.0.1")),)))
+    assert touched is not None
+    assert touched.services == {A}
+    assert Frontend(parse_address("192.168.0.3"), Protocol.TCP, 30080) in frontends.frontends(now, A)
+
+
+# --- what another node claims ------------------------------------------------------------------
+
+
+def working() -> Snapshot:
+    """With a cluster IP in a range and one outside, external IPs of this node and of nobody, and a pod."""
+    now = holding(HERE, "10.1.1.7")
+    port = ServicePort("p", Protocol.TCP, 80, 30080)
+    services = {
+        A: Service((port,), (parse_address("10.96.0.1"),), (parse_address("192.168.0.1"),)),
+        ServiceKey("default", "b"): Service((port,), (parse_address("10.97.0.1"),), (parse_address("192.0.2.1"),)),
+    }
+    cidr = (ServiceCIDRKey("x"), ServiceCIDR((parse_prefix("10.96.0.0/16"), parse_prefix("fd00:96::/112"))))
+    nodes = ((NodeKey("two"), TWO), (NodeKey("three"), node("10.1.3.0/24", "192.168.0.3")))
+    return fold(now, e.KubeStateChange((cidr, *services.items(), *nodes)))[0]
+
+
+CLAIMS = {
+    "10.96.0.1": "lies in the service range 10.96.0.0/16",
+    "10.96.77.7": "lies in the service range 10.96.0.0/16",
+    "fd00:96::5": "lies in the service range fd00:96::/112",
+    "10.97.0.1": "is the cluster IP of service/default/b",
+    "10.1.1.1": "lies in the pod CIDR 10.1.1.0/24 of node/one",
+    "10.1.1.7": "lies in the pod CIDR 10.1.1.0/24 of node/one",
+    "10.1.1.8": "lies in the pod CIDR 10.1.1.0/24 of node/one",
+    "10.1.3.9": "lies in the pod CIDR 10.1.3.0/24 of node/three",
+    "fd01::8": "lies in the pod CIDR fd01::/64 of node/one",
+}
+HARMLESS = ("192.168.0.9", "192.0.2.1", "fd99::9")
+
+
+@given(st.lists(st.sampled_from((*CLAIMS, *HARMLESS)), unique=True), st.booleans())
+def test_what_another_node_claims_changes_nothing_here_and_is_told(claimed: list[str], first: bool) -> None:
+    """Its kubelet writes its addresses: one that is taken over must not shut others off. `first`: beside the address
+    that it always had, or before."""
+    now = working()
+    addresses = ("192.168.0.2", *claimed) if not first else (*claimed, "192.168.0.2")
+    after, touched = fold(now, e.KubeStateChange(((NodeKey("two"), node("10.1.2.0/24", *addresses)),)))
+    assert touched is not None
+    assert (touched.services, touched.ranges) == (frozenset(), False)
+    assert (after.service_ranges, after.misplaced, after.crowded) == (now.service_ranges, now.misplaced, now.crowded)
+    assert frontends.desired(after, EVERYTHING) == frontends.desired(now, EVERYTHING)
+    assert own.desired(after, EVERYTHING) == own.desired(now, EVERYTHING)
+    assert on_lo(after) == {"10.1.1.1", "fd01::1"}
+    told = {f"node/two: its address {it} is not heeded: it {CLAIMS[it]}" for it in claimed if it in CLAIMS}
+    assert {text for text in findings(after) if "heeded" in text} == told
+
+
+def test_a_node_that_claims_a_whole_block_leaves_its_pods_their_addresses() -> None:
+    block = parse_prefix("10.1.1.0/29")
+    all_of_it = Node((), tuple(block.nth(n) for n in range(8)))
+    now, _ = fold(holding(node("10.1.1.0/29")), e.KubeStateChange(((NodeKey("two"), all_of_it),)))
+    assert next_free(block, now.taken, 0) is not None
 
 
 def test_of_two_claimants_one_that_cannot_have_the_frontend_does_not_keep_it_from_the_other() -> None:
@@ -205,13 +276,12 @@ def test_of_two_claimants_one_that_cannot_have_the_frontend_does_not_keep_it_fro
     ("cidr", "why"),
     [
         ("192.168.0.0/16", "the node's address 192.168.0.1 lies in it"),
-        ("192.168.0.2/31", "node two's address 192.168.0.2 lies in it"),
         ("10.1.0.0/16", "the node's pod CIDR 10.1.1.0/24 lies in it"),
         ("10.1.2.0/28", "node two's pod CIDR 10.1.2.0/24 lies in it"),
     ],
-    ids=["around the node", "around another node", "around pods", "within another node's pods"],
+    ids=["around the node", "around pods", "within another node's pods"],
 )
-def test_a_range_in_which_any_node_lives_is_not_used(cidr: str, why: str) -> None:
+def test_a_range_in_which_this_node_or_any_pods_live_is_not_used(cidr: str, why: str) -> None:
     key, value = ServiceCIDRKey("x"), ServiceCIDR((parse_prefix(cidr),))
     now, _ = fold(served("10.96.0.1"), e.KubeStateChange(((key, value),)))
     assert now.service_ranges == (parse_prefix("10.96.0.0/16"),)

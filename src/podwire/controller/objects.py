@@ -116,7 +116,7 @@ def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot,
 
 
 def _put_nodes(now: Snapshot, told: list[tuple[NodeKey, Node | None]]) -> tuple[Snapshot, Touched]:
-    """This node's addresses are where node ports are, and no Service can have what is a node's or its pods'."""
+    """This node's addresses are where node ports are, and no Service can have what is its or any node's pods'."""
     old, keys, moved = now, set[NodeKey](), set[Any]()
     for key, node in told:
         if node == now.nodes.get(key):
@@ -125,7 +125,9 @@ def _put_nodes(now: Snapshot, told: list[tuple[NodeKey, Node | None]]) -> tuple[
         before, after = now.nodes.get(key, Node()), node or Node()
         homes = now.homes.moved(key, before, after)
         now = replace(now, nodes=_set(now.nodes, key, node), homes=homes, crowded=_crowded(now, key, after))
-        moved |= {*before.addresses, *before.pod_cidrs} ^ {*after.addresses, *after.pod_cidrs}
+        moved |= {*before.pod_cidrs} ^ {*after.pod_cidrs}
+        if key == now.local.key:
+            moved |= {*before.addresses} ^ {*after.addresses}
     services = _moved(now, old.service_ranges)
     if zone_of(now.node) != zone_of(old.node):  # whose hints count
         services |= set(now.services)
@@ -153,12 +155,15 @@ def _crowded(now: Snapshot, key: NodeKey, node: Node) -> Map[Prefix, frozenset[N
     found = now.crowded
     for prefix in now.told_ranges:
         others = found.get(prefix, frozenset()) - {key}
-        found = _set(found, prefix, (others | {key} if in_range(node, prefix) else others) or None)
+        found = _set(
+            found, prefix, (others | {key} if in_range(node, prefix, key == now.local.key) else others) or None
+        )
     return found
 
 
 def _concerned(now: Snapshot, moved: set[Any], node_ports: bool) -> list[ServiceKey]:
-    """The Services that name an address that came to be a node's, or no longer is; and those that have node ports."""
+    """The Services that name an address that came to be this node's or a pod's, or no longer is; and, where the node
+    ports move, those that have any."""
     bounds = [(it.first, it.last) if isinstance(it, Prefix) else (it, it) for it in sorted(moved, key=str)]
     found = []
     for name, service in now.services.items() if moved or node_ports else ():
@@ -220,7 +225,7 @@ def _index(
 def _claim(now: Snapshot, key: ServiceKey, service: Service | None, old: Snapshot) -> tuple[Snapshot, set[ServiceKey]]:
     """The indexes of a Service's addresses after it, or a node, has changed; and all whom that concerns."""
     before = old.services.get(key)
-    lacks = misplaced(now.homes, service) if service is not None else frozenset[Address]()
+    lacks = misplaced(now.homes, now.node, service) if service is not None else frozenset[Address]()
     had = (
         claims_of(before, node_port_addresses(old), old.misplaced.get(key, frozenset()))
         if before is not None

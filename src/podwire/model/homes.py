@@ -1,7 +1,8 @@
 """Who lives where: the addresses and blocks of all nodes, indexed to be asked for one address.
 
 Invariants: derived from the nodes alone, whatever the order in which they came. Two nodes that name the same are both
-remembered.
+remembered. A block is given to a node by the control plane, an address is what the node itself says (its kubelet writes
+status.addresses): another node's addresses close nothing to anybody here.
 """
 
 from collections.abc import Iterable
@@ -64,7 +65,9 @@ def _moved(held: Map[Any, Nodes], key: NodeKey, before: Iterable[Any], after: It
     return held
 
 
-def in_range(node: Node, prefix: Prefix) -> str | None:
-    """What of a node lies in a range, or around it: `address 192.0.2.1`, `pod CIDR 10.1.0.0/24`."""
-    found = next((f"address {show_address(address)}" for address in node.addresses if address in prefix), None)
+def in_range(node: Node, prefix: Prefix, addresses: bool) -> str | None:
+    """What of a node lies in a range, or around it: `address 192.0.2.1`, `pod CIDR 10.1.0.0/24`. Its addresses count
+    only where they are this node's own: another one's are what its kubelet claims."""
+    mine = node.addresses if addresses else ()
+    found = next((f"address {show_address(address)}" for address in mine if address in prefix), None)
     return found or next((f"pod CIDR {block}" for block in node.pod_cidrs if overlap(block, prefix)), None)

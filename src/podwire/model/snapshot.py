@@ -94,13 +94,13 @@ class Snapshot(Struct, frozen=True):
     homes: Homes = Homes()
     """Whose an address or a block is."""
     crowded: Map[Prefix, frozenset[NodeKey]] = Map()
-    """By service range that was told: the nodes that live in it."""
+    """By service range that was told: the nodes that live in it, this one by address or block, others by block."""
     slices_of: Map[ServiceKey, frozenset[SliceKey]] = Map()
     claims: Map[Frontend | Address, frozenset[ServiceKey]] = Map()
     """Which Services may have a frontend, a cluster IP or an external IP; more than one is a conflict that `services/`
     settles."""
     misplaced: Map[ServiceKey, frozenset[Address]] = Map()
-    """By Service: those of its addresses that it can't have, since a node or its pods live there."""
+    """By Service: those of its addresses that it can't have, since this node or some node's pods live there."""
 
     affinities: Map[int, frozenset[ServiceKey]] = Map()
     """By seconds: the Services that remember their clients for so long."""
@@ -131,13 +131,14 @@ class Snapshot(Struct, frozen=True):
 
     @property
     def taken(self) -> Container[Address]:
-        """The addresses that some pod of this node or some node has."""
-        return _Either(self.ledger, self.homes.addresses)
+        """The addresses that some pod of this node or the node itself has. Not those of other nodes: one that claims
+        this node's block would leave its pods none."""
+        return _Either(self.ledger, self.node.addresses)
 
     @property
     def service_ranges(self) -> tuple[Prefix, ...]:
         """Addresses that are only Services': those of the configuration and of all ServiceCIDRs, without overlaps, and
-        without those in which a node or its pods live: they would be refused there."""
+        without those in which this node or any node's pods live: they would be refused there."""
         return disjoint(prefix for prefix in self.told_ranges if prefix not in self.crowded)
 
     @property
@@ -154,4 +155,4 @@ class Snapshot(Struct, frozen=True):
         """This node before all others."""
         key = min(self.crowded[prefix], key=lambda each: (each != self.local.key, each))
         whose = "the node's" if key == self.local.key else f"node {key.name}'s"
-        return f"{whose} {in_range(self.nodes[key], prefix)} lies in it"
+        return f"{whose} {in_range(self.nodes[key], prefix, key == self.local.key)} lies in it"

@@ -26,7 +26,7 @@ from podwire.model.network import (
     ServiceRangeKey,
     Serving,
 )
-from podwire.model.objects import Service, ServiceKey, ServicePort
+from podwire.model.objects import Node, Service, ServiceKey, ServicePort
 from podwire.model.snapshot import Snapshot, Touched
 from podwire.services.backends import NOBODY, Pool, pools
 
@@ -144,15 +144,15 @@ def addresses_of(service: Service) -> tuple[Address, ...]:
     return (*service.cluster_ips, *service.external_ips, *service.balancer_ips)
 
 
-def misplaced(homes: Homes, service: Service) -> frozenset[Address]:
+def misplaced(homes: Homes, here: Node, service: Service) -> frozenset[Address]:
     """The addresses that a Service names and can't have, since somebody would be shut off by it.
 
-    A cluster IP is only its Service's, so it can be no node's. An external IP or a load balancer's address may well be
-    (it takes one port of the node), but none can be a pod's.
+    A cluster IP is only its Service's, so it can't be this node's. An external IP or a load balancer's address may well
+    be (it takes one port of the node), but none can be a pod's. What another node claims counts for nothing.
     """
-    cluster = (it for it in service.cluster_ips if it in homes.addresses or homes.block_of(it) is not None)
+    cluster = (it for it in service.cluster_ips if it in here.addresses or homes.block_of(it) is not None)
     outside = (*service.external_ips, *service.balancer_ips)
-    external = (it for it in outside if it not in homes.addresses and homes.block_of(it) is not None)
+    external = (it for it in outside if it not in here.addresses and homes.block_of(it) is not None)
     return frozenset((*cluster, *external))
 
 
