@@ -80,8 +80,8 @@ CHECKS = (
     Check(
         "The kernel",
         "ipv6",
-        "Whether IPv6 is on, against the families of the cluster.",
-        "pods of a cluster with IPv6 have such addresses",
+        "Whether the kernel has IPv6, and whether it is on, against the families of the cluster.",
+        "the agent does not start on a kernel without IPv6; pods of a cluster with IPv6 have such addresses",
         kernel.ipv6,
     ),
     Check(
