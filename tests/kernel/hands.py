@@ -3,11 +3,13 @@
 import select
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from podwire.dataplane import netlink
 from podwire.model.objects import AttachmentKey
 from podwire.pods.wiring import NODE_MAC, interface_name
-from tests.kernel.rig import Rig, Space, entered, sh
+from tests.kernel.rig import Rig, Space, entered, in_space, sh
 
 RTMGRP_LINK = 1
 _ALL_PROTOCOLS, _OUTGOING, _ACK = 3, 4, b"\x10"
@@ -53,6 +55,43 @@ def send_as(space: Space, source: str, to: str, port: int, said: bytes) -> None:
     with entered(space), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
         out.bind(("eth0", 0))
         out.send(NODE_MAC + out.getsockname()[4] + bytes.fromhex(kind) + ip + udp)
+
+
+@contextmanager
+def overhearing(space: Space | None, interface: str) -> Iterator[socket.socket]:
+    """All that passes by an interface, from now on."""
+    with in_space(space, socket.AF_PACKET, socket.SOCK_RAW) as wire:
+        wire.bind((interface, _ALL_PROTOCOLS))
+        wire.setblocking(False)
+        yield wire
+
+
+def send_out_of_window(wire: socket.socket, port: int) -> None:
+    """The last TCP segment that left from that port, again, with a sequence number far ahead of all that is open."""
+    last: tuple[bytes, bytes] | None = None
+    while True:
+        try:
+            frame, (_, _, direction, *_) = wire.recvfrom(65_536)
+        except BlockingIOError:
+            break
+        head = 34 if frame[12:14] == b"\x08\x00" else 54
+        its_port, flags = frame[head : head + 2], frame[head + 13 : head + 14]
+        if direction == _OUTGOING and its_port == port.to_bytes(2, "big") and flags == _ACK:
+            last = frame[:head], frame[head:]
+    assert last is not None, "nothing was heard"
+    head, segment = last
+    segment = segment[:20]
+    sequence = (int.from_bytes(segment[4:8], "big") + (1 << 30)) % (1 << 32)
+    segment = segment[:4] + sequence.to_bytes(4, "big") + segment[8:12] + b"\x50" + segment[13:16] + bytes(4)
+    addresses = head[26:34] if len(head) == 34 else head[22:54]
+    check = _checksum(addresses + struct.pack(">II", len(segment), 6) + segment)
+    segment = segment[:16] + struct.pack(">H", check) + segment[18:]
+    if len(head) == 34:
+        ip = head[14:16] + struct.pack(">H", 40) + head[18:24] + bytes(2) + head[26:]
+        head = head[:14] + ip[:10] + struct.pack(">H", _checksum(ip)) + ip[12:]
+    else:
+        head = head[:18] + struct.pack(">H", 20) + head[20:]
+    wire.send(head + segment)
 
 
 def _checksum(data: bytes) -> int:
