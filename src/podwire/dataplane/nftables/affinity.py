@@ -15,9 +15,19 @@ import re
 from collections.abc import Iterable
 from hashlib import sha1
 from struct import pack
-from typing import NamedTuple
 
 from podwire.dataplane.messages import CREATE, Message, attr, nest, text
+from podwire.dataplane.nftables.expressions import (
+    FIELDS,
+    REGISTER,
+    dnat,
+    dport,
+    equal,
+    header,
+    l4proto,
+    lookup,
+    original,
+)
 from podwire.dataplane.nftables.wire import (
     APPEND,
     DELCHAIN,
@@ -39,21 +49,8 @@ _NAME = re.compile(r"(?:affinity|affine|affinein|learn|sealed)([1-9][0-9]*)\Z")
 _MAP, _TIMEOUT, _DYNAMIC = 0x8, 0x10, 0x20
 # nft's numbers of its types; of a concatenation, six bits each.
 _ADDRESS, _PROTOCOL, _SERVICE = {4: 7, 16: 8}, 12, 13
-_CT_PROTO_DST, _META_L4PROTO = 12, 16
-_REGISTER = 8
-"""The first of sixteen, of four bytes each."""
+_CT_PROTO_DST = 12
 _VERDICT = 0
-
-
-class Fields(NamedTuple):
-    """Where a family's header has its addresses, and what the kernel calls a flow's first destination."""
-
-    source: int
-    destination: int
-    original: int
-
-
-_FIELDS = {4: Fields(12, 16, 20), 16: Fields(8, 24, 22)}
 
 
 def seconds_of(name: str) -> int:
@@ -124,16 +121,16 @@ def _map(family: Family, seconds: int) -> bytes:
 def _asking(family: Family, seconds: int, internal: bool) -> list[bytes]:
     """One rule for each protocol, and one for whom the map does not know."""
     words = family.size // 4
-    at = _REGISTER
-    frontend = [_header(at, _FIELDS[family.size].destination, family), _l4proto(at + words), _dport(at + words + 1)]
+    at = REGISTER
+    frontend = [header(at, FIELDS[family.size].destination, family), l4proto(at + words), dport(at + words + 1)]
     key = [
-        _header(at, _FIELDS[family.size].source, family),
-        _header(at + words, _FIELDS[family.size].destination, family),
-        _l4proto(at + 2 * words),
-        _dport(at + 2 * words + 1),
+        header(at, FIELDS[family.size].source, family),
+        header(at + words, FIELDS[family.size].destination, family),
+        l4proto(at + 2 * words),
+        dport(at + 2 * words + 1),
     ]
     found = [
-        b"".join((_l4proto(at), _equal(at, protocol), *key, _lookup(f"affinity{seconds}", at), _dnat(family)))
+        b"".join((l4proto(at), equal(at, protocol), *key, lookup(f"affinity{seconds}", at), dnat(family)))
         for protocol in Protocol
     ]
     others = expression("lookup", text(1, "drawn_internal" if internal else "drawn"), u32(2, at), u32(3, _VERDICT))
@@ -141,46 +138,16 @@ def _asking(family: Family, seconds: int, internal: bool) -> list[bytes]:
 
 
 def _learning(family: Family, seconds: int) -> bytes:
-    words, at, fields = family.size // 4, _REGISTER, _FIELDS[family.size]
+    words, at, fields = family.size // 4, REGISTER, FIELDS[family.size]
     backend = at + 2 * words + 2
     return b"".join(
         (
-            _header(at, fields.source, family),
-            _original(at + words, fields.original),
-            _l4proto(at + 2 * words),
-            _original(at + 2 * words + 1, _CT_PROTO_DST),
-            _header(backend, fields.destination, family),
-            _dport(backend + words),
+            header(at, fields.source, family),
+            original(at + words, fields.original),
+            l4proto(at + 2 * words),
+            original(at + 2 * words + 1, _CT_PROTO_DST),
+            header(backend, fields.destination, family),
+            dport(backend + words),
             expression("dynset", text(1, f"affinity{seconds}"), u32(3, 1), u32(4, at), u32(5, backend)),
         )
     )
-
-
-def _header(register: int, offset: int, family: Family) -> bytes:
-    return expression("payload", u32(1, register), u32(2, 1), u32(3, offset), u32(4, family.size))
-
-
-def _dport(register: int) -> bytes:
-    return expression("payload", u32(1, register), u32(2, 2), u32(3, 2), u32(4, 2))
-
-
-def _l4proto(register: int) -> bytes:
-    return expression("meta", u32(2, _META_L4PROTO), u32(1, register))
-
-
-def _equal(register: int, value: int) -> bytes:
-    return expression("cmp", u32(1, register), u32(2, 0), nest(3, attr(1, bytes((value,)))))
-
-
-def _original(register: int, key: int) -> bytes:
-    return expression("ct", u32(2, key), u32(1, register), attr(3, bytes((0,))))
-
-
-def _lookup(name: str, register: int) -> bytes:
-    return expression("lookup", text(1, name), u32(2, register), u32(3, register))
-
-
-def _dnat(family: Family) -> bytes:
-    address, port = _REGISTER, _REGISTER + family.size // 4
-    kind = (u32(1, 1), u32(2, family.number))
-    return expression("nat", *kind, u32(3, address), u32(4, address), u32(5, port), u32(6, port), u32(7, 3))

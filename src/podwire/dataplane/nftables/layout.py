@@ -31,6 +31,9 @@ CLASSES = tuple(1 << n for n in range(14))
 MOST_BACKENDS = CLASSES[-1]
 DRAWS = 6
 """From all slots, before the one from the full lower half: at worst one in 64 new connections gets there."""
+SLOTS = 1 << 18
+"""Of all frontends of a family together. For each rule that names a map the kernel walks through all its buckets: with
+a million of them the rules of the classes would take a second."""
 INTERNAL = 1 << 16
 """The number of the first slot of a list for clients in the cluster."""
 PROTOCOLS = ("tcp", "udp", "sctp")
@@ -55,15 +58,25 @@ def keyword(family: Family) -> str:
 
 
 def layout(family: Family) -> str:
-    """Commands that make an empty table with all chains, maps, sets and rules."""
+    """Commands that make an empty table with all chains, maps, sets and rules, but for the classes' (classes.py)."""
     ip = keyword(family)
     where = f"{ip} {TABLE}"
     rules = _rules(ip)
     lines = [f"add table {where}", *_maps(family)]
     hooks = {name: f" {{ type {hook}; }}" for name, hook in _HOOKS.items()}
     lines += [f"add chain {where} {name}{hooks.get(name, '')}" for name in rules]
-    lines += [f"add rule {where} {name} {rule}" for name, some in rules.items() for rule in some]
+    classes = class_chains()
+    lines += [f"add rule {where} {name} {rule}" for name, some in rules.items() if name not in classes for rule in some]
     return "\n".join(lines)
+
+
+def class_chains() -> frozenset[str]:
+    return frozenset(f"{letter}{size}" for letter in "ci" for size in CLASSES)
+
+
+def draws(size: int) -> list[int]:
+    """From how many slots the rules of a class draw, one after the other."""
+    return [size] * (DRAWS if size > 2 else 1) + sorted({1, size // 2} - {0, size}, reverse=True)
 
 
 def rules_of(family: Family) -> dict[str, list[str]]:
@@ -98,7 +111,7 @@ def _maps(family: Family) -> list[str]:
         f"add map {where} drawn {{ type {kind} . inet_proto . inet_service : verdict; size 65536; }}",
         f"add map {where} drawn_internal {{ type {kind} . inet_proto . inet_service : verdict; size 65536; }}",
         f"add map {where} remembered {{ type {kind} . inet_proto . inet_service : verdict; size 65536; }}",
-        f"add map {where} eps {{ typeof {slot} : {ip} daddr . th dport; size 1048576; }}",
+        f"add map {where} eps {{ typeof {slot} : {ip} daddr . th dport; size {SLOTS}; }}",
         f"add set {where} refused {{ type {kind} . inet_proto . inet_service; size 131072; }}",
         f"add set {where} dropped {{ type {kind} . inet_proto . inet_service; size 131072; }}",
         f"add set {where} restricted {{ type {kind} . inet_proto . inet_service; size 131072; }}",
@@ -172,12 +185,11 @@ def _rules(ip: str) -> dict[str, list[str]]:
         f"{elsewhere} reject",
     ]
     for size in CLASSES:
-        draws = [size] * (DRAWS if size > 2 else 1) + sorted({1, size // 2} - {0, size}, reverse=True)
         # One rule for each protocol: with a set of them nft lists a rule that it can't load again.
         for letter, first in (("c", ""), ("i", f" offset {INTERNAL}")):
             rules[f"{letter}{size}"] = [
                 f"meta l4proto {protocol} dnat {ip} addr . port to {frontend} . numgen random mod {k}{first} map @eps"
                 for protocol in PROTOCOLS
-                for k in draws
+                for k in draws(size)
             ]
     return rules

@@ -1,0 +1,61 @@
+"""The expressions of rules that are made as messages, in shapes that nft lists rightly. Pure.
+
+Invariants: registers are counted in four bytes; an address takes as many as its family needs. The numbers are those of
+linux/netfilter/nf_tables.h.
+"""
+
+from typing import NamedTuple
+
+from podwire.dataplane.messages import attr, nest, text
+from podwire.dataplane.nftables.wire import expression, u32
+from podwire.model.addresses import Family
+
+_META_L4PROTO = 16
+REGISTER = 8
+"""The first of sixteen, of four bytes each."""
+
+
+class Fields(NamedTuple):
+    """Where a family's header has its addresses, and what the kernel calls a flow's first destination."""
+
+    source: int
+    destination: int
+    original: int
+
+
+FIELDS = {4: Fields(12, 16, 20), 16: Fields(8, 24, 22)}
+
+
+def header(register: int, offset: int, family: Family) -> bytes:
+    return expression("payload", u32(1, register), u32(2, 1), u32(3, offset), u32(4, family.size))
+
+
+def dport(register: int) -> bytes:
+    return expression("payload", u32(1, register), u32(2, 2), u32(3, 2), u32(4, 2))
+
+
+def l4proto(register: int) -> bytes:
+    return expression("meta", u32(2, _META_L4PROTO), u32(1, register))
+
+
+def equal(register: int, value: int) -> bytes:
+    return expression("cmp", u32(1, register), u32(2, 0), nest(3, attr(1, bytes((value,)))))
+
+
+def original(register: int, key: int) -> bytes:
+    return expression("ct", u32(2, key), u32(1, register), attr(3, bytes((0,))))
+
+
+def lookup(name: str, register: int) -> bytes:
+    return expression("lookup", text(1, name), u32(2, register), u32(3, register))
+
+
+def dnat(family: Family) -> bytes:
+    address, port = REGISTER, REGISTER + family.size // 4
+    kind = (u32(1, 1), u32(2, family.number))
+    return expression("nat", *kind, u32(3, address), u32(4, address), u32(5, port), u32(6, port), u32(7, 3))
+
+
+def numgen(register: int, modulus: int, offset: int) -> bytes:
+    """A random number from `offset` on."""
+    return expression("numgen", u32(1, register), u32(2, modulus), u32(3, 1), u32(4, offset))
