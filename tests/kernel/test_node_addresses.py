@@ -60,6 +60,8 @@ async def place(node: Space, make_space: MakeSpace, tmp_path: Path) -> AsyncIter
         assert (await agent.controller.submit(added)).error is None
         respond(pod, "a")
         respond(node, "node", SERVER)
+        for home, own in PODS.items():  # TCP asks again: a new link's carrier comes in the kernel's own time
+            assert ask(pod, home, SERVER) == f"node {own}"
         yield Place(agent, pod)
 
 
