@@ -17,7 +17,6 @@ from podwire.dataplane.messages import Message, attrs, text
 from podwire.dataplane.nftables import affinity, libnftables, reading, rules, slots
 from podwire.dataplane.nftables import render as r
 from podwire.dataplane.nftables import wire as w
-from podwire.dataplane.nftables.classes import class_rules
 from podwire.dataplane.nftables.layout import SEAL, TABLE, keyword, layout, renew, seal
 from podwire.dataplane.nftables.watch import Watch
 from podwire.model.addresses import FAMILIES, Family
@@ -217,8 +216,6 @@ class NFTables:
         error = ""
         if change.before is None or renewed:
             error = self._run(renew(family))
-            if not error and (refused := self.commit(class_rules(family))):
-                error = os.strerror(min(refused.values()))
         error = error or self._run(seal(family, _digest(family, self._constant(family))))
         return Outcome(error=f"rules of {family}: {error.strip()}") if error else Outcome(True, again=renewed)
 
@@ -229,14 +226,10 @@ class NFTables:
             error = libnftables.run(layout(family))
             pattern_socket = netlink.Socket(netlink.NETFILTER)
         try:
-            if not error and pattern_socket.send(w.batch(class_rules(family))):
-                return False
             pattern = _rules(pattern_socket, family)
         finally:
             pattern_socket.close()
-        if error:
-            return False
-        if pattern is None:
+        if error or pattern is None:
             return False
         messages = rules.swap(family, pattern, self._constant(family))
         self.writes += len(messages)
@@ -276,6 +269,5 @@ def _rules(there: netlink.Socket, family: Family) -> rules.Rules | None:
 
 def _digest(family: Family, held: rules.Rules) -> str:
     """Of the rules as they are read, and of what they should have been made from."""
-    made = (layout(family).encode(), *(message.body for message in class_rules(family)))
-    parts = (*made, *held.parts())
+    parts = (layout(family).encode(), *held.parts())
     return sha1(b"".join(parts), usedforsecurity=False).hexdigest()[:16]

@@ -54,8 +54,3 @@ def dnat(family: Family) -> bytes:
     address, port = REGISTER, REGISTER + family.size // 4
     kind = (u32(1, 1), u32(2, family.number))
     return expression("nat", *kind, u32(3, address), u32(4, address), u32(5, port), u32(6, port), u32(7, 3))
-
-
-def numgen(register: int, modulus: int, offset: int) -> bytes:
-    """A random number from `offset` on."""
-    return expression("numgen", u32(1, register), u32(2, modulus), u32(3, 1), u32(4, offset))

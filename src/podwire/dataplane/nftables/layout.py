@@ -58,25 +58,15 @@ def keyword(family: Family) -> str:
 
 
 def layout(family: Family) -> str:
-    """Commands that make an empty table with all chains, maps, sets and rules, but for the classes' (classes.py)."""
+    """Commands that make an empty table with all chains, maps, sets and rules."""
     ip = keyword(family)
     where = f"{ip} {TABLE}"
     rules = _rules(ip)
     lines = [f"add table {where}", *_maps(family)]
     hooks = {name: f" {{ type {hook}; }}" for name, hook in _HOOKS.items()}
     lines += [f"add chain {where} {name}{hooks.get(name, '')}" for name in rules]
-    classes = class_chains()
-    lines += [f"add rule {where} {name} {rule}" for name, some in rules.items() if name not in classes for rule in some]
+    lines += [f"add rule {where} {name} {rule}" for name, some in rules.items() for rule in some]
     return "\n".join(lines)
-
-
-def class_chains() -> frozenset[str]:
-    return frozenset(f"{letter}{size}" for letter in "ci" for size in CLASSES)
-
-
-def draws(size: int) -> list[int]:
-    """From how many slots the rules of a class draw, one after the other."""
-    return [size] * (DRAWS if size > 2 else 1) + sorted({1, size // 2} - {0, size}, reverse=True)
 
 
 def rules_of(family: Family) -> dict[str, list[str]]:
@@ -185,11 +175,12 @@ def _rules(ip: str) -> dict[str, list[str]]:
         f"{elsewhere} reject",
     ]
     for size in CLASSES:
+        draws = [size] * (DRAWS if size > 2 else 1) + sorted({1, size // 2} - {0, size}, reverse=True)
         # One rule for each protocol: with a set of them nft lists a rule that it can't load again.
         for letter, first in (("c", ""), ("i", f" offset {INTERNAL}")):
             rules[f"{letter}{size}"] = [
                 f"meta l4proto {protocol} dnat {ip} addr . port to {frontend} . numgen random mod {k}{first} map @eps"
                 for protocol in PROTOCOLS
-                for k in draws(size)
+                for k in draws
             ]
     return rules
