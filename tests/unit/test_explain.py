@@ -561,6 +561,20 @@ def test_a_pod_without_an_address_of_the_family() -> None:
 
 # --- all of it ---------------------------------------------------------------------------------
 
+
+def test_a_local_policy_leaves_the_node_alone_at_an_address_that_only_its_kernel_knows() -> None:
+    at = parse_address("203.0.113.80")
+    now = changed(web=replace(service(1), balancer_ips=(at,), external_local=True))
+    now = replace(now, local=replace(now.local, addresses=frozenset({parse_address("198.18.0.1")})))
+    to = parse_destination("203.0.113.80:80")
+    choices = {
+        client: [each.backend for each in explain_packet(now, parse_address(client), to).choices]
+        for client in ("198.18.0.1", "192.0.2.1", "10.1.2.9", "203.0.113.5")
+    }
+    everywhere = ["10.1.1.2:8080", "10.1.2.9:8080", "192.0.2.2:8080"]
+    assert choices == dict.fromkeys(("198.18.0.1", "192.0.2.1", "10.1.2.9"), everywhere) | {"203.0.113.5": []}
+
+
 SOURCES = [None, *map(parse_address, ("10.1.1.2", "10.1.1.3", "fd01::2", "203.0.113.5", "10.1.2.2", "192.168.0.1"))]
 
 
@@ -581,7 +595,7 @@ def test_a_packets_choices_are_exactly_its_frontends_backends(events: list[Any],
         else:
             inside = (
                 source is None
-                or source in now.node.addresses
+                or source in {*now.node.addresses, *now.local.addresses}
                 or any(source in block for node in now.nodes.values() for block in node.pod_cidrs)
             )
             lists = (it.backends if it.cluster is None or not inside else it.cluster for it in told)
