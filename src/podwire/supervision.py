@@ -6,11 +6,12 @@ after it (systemd, Kubernetes); a kept one is started again, later each time, an
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from podwire.store.database import identity
 
 log = logging.getLogger(__name__)
 
@@ -89,20 +90,12 @@ class Tasks:
 def until_lost(paths: Iterable[Path]) -> Coroutine[Any, Any, str]:
     """Returns, once awaited, which of the paths no longer leads to the file that it leads to now. By looking: a
     directory in which a database lies would tell of every write."""
-    return _until_lost({path: _identity(path) for path in paths})
+    return _until_lost({path: identity(path) for path in paths})
 
 
 async def _until_lost(known: Mapping[Path, tuple[int, int] | None]) -> str:
     while True:
         for path, before in known.items():
-            if before is None or _identity(path) != before:
+            if before is None or identity(path) != before:
                 return f"{path} was removed or replaced"
         await asyncio.sleep(LOOK_SECONDS)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path, follow_symlinks=False)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino

@@ -201,7 +201,11 @@ def _named(
 
 def owner(now: Snapshot, frontend: Frontend) -> ServiceKey:
     """The oldest of those that claim it. Raises KeyError where none does."""
-    claimants = now.claims[frontend]
-    if len(claimants) == 1:
-        return next(iter(claimants))
-    return min(claimants, key=lambda key: (now.services[key].created, key.namespace, key.name))
+    return oldest(now, now.claims[frontend])
+
+
+def oldest(now: Snapshot, rivals: frozenset[ServiceKey]) -> ServiceKey:
+    """Who has what several Services name: by creation time, then name."""
+    if len(rivals) == 1:
+        return next(iter(rivals))
+    return min(rivals, key=lambda key: (now.services[key].created, key.namespace, key.name))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from podwire.model.addresses import Address, Family
 from podwire.model.objects import ServiceKey
 from podwire.model.snapshot import Snapshot
-from podwire.services.frontends import node_port_addresses
+from podwire.services.frontends import node_port_addresses, oldest
 
 
 class Place(NamedTuple):
@@ -24,7 +24,7 @@ class Place(NamedTuple):
 def holder(now: Snapshot, port: int) -> ServiceKey | None:
     """Of the Services that name this health check node port, the one that has it."""
     named = now.health_ports.get(port, frozenset())
-    return min(named, key=lambda key: (now.services[key].created, key.namespace, key.name), default=None)
+    return oldest(now, named) if named else None
 
 
 def places_of(now: Snapshot, key: ServiceKey) -> tuple[Place, ...]:

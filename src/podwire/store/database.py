@@ -58,7 +58,7 @@ class Database:
     def used(self) -> Iterator[sqlite3.Connection]:
         """Raises Renewed; OSError where it can't be used now."""
         try:
-            if _identity(self.path) != self._identity:
+            if identity(self.path) != self._identity:
                 raise Damaged("it was removed or replaced")
             yield self._connection
         except Damaged as error:
@@ -112,7 +112,7 @@ class Database:
             if _is_damage(error):
                 raise Damaged(str(error)) from error
             raise
-        self._identity = _identity(self.path)
+        self._identity = identity(self.path)
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA journal_mode=WAL")
@@ -133,7 +133,8 @@ def _is_damage(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF in _DAMAGE
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of the file that is there; None: there is none."""
     try:
         status = os.stat(path, follow_symlinks=False)
     except OSError:

@@ -5,6 +5,7 @@ so that it can be seen and removed. What was rendered is read as itself.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from podwire.dataplane.messages import NESTED, attr, attrs, walk
@@ -70,9 +71,9 @@ def keys(family: Family, dumped: Dumped) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     readers: dict[str, Callable[[Family, bytes, bytes], Any]] = {
         "pods": _local_pod,
-        "external": _external,
+        "external": partial(_of_frontend, ExternalKey),
         "external_ips": _external_ip,
-        "restricted": _restricted,
+        "restricted": partial(_of_frontend, RestrictedKey),
         "allowed": _allowed,
     }
     for name, read in readers.items():
@@ -94,14 +95,9 @@ def _external_ip(family: Family, key: bytes, _: bytes) -> ExternalIPKey | None:
     return ExternalIPKey(Address(key)) if len(key) == family.size else None
 
 
-def _external(family: Family, key: bytes, _: bytes) -> ExternalKey | None:
+def _of_frontend(form: Callable[[Frontend], Any], family: Family, key: bytes, _: bytes) -> Any:
     frontend = _frontend_of(family, key)
-    return ExternalKey(frontend) if frontend is not None else None
-
-
-def _restricted(family: Family, key: bytes, _: bytes) -> RestrictedKey | None:
-    frontend = _frontend_of(family, key)
-    return RestrictedKey(frontend) if frontend is not None else None
+    return form(frontend) if frontend is not None else None
 
 
 def _allowed(family: Family, key: bytes, until: bytes) -> AllowedKey | None:
