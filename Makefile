@@ -3,6 +3,8 @@
 
 PYTHON := .venv/bin/python
 CLUSTER_TESTS := tests/cluster
+# As many tests at a time as there are processors; a file's tests often share what they set up.
+BESIDE := -n auto --dist loadfile --maxprocesses 8
 
 setup: ## the machine's packages and .venv
 	@scripts/setup
@@ -13,10 +15,10 @@ check: ## style, types, walls and the tests that need no root
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	$(PYTHON) -m pytest tests/unit
+	$(PYTHON) -m pytest $(BESIDE) tests/unit
 
 test: root setup ## all tests, those on the real kernel included
-	$(PYTHON) -m pytest tests/unit tests/kernel
+	$(PYTHON) -m pytest $(BESIDE) tests/unit tests/kernel
 
 demo: root setup ## two nodes of network namespaces on this machine, a shop on them, and what they answer
 	.venv/bin/podwire lab demo examples/online-shop --nodes 2

@@ -4,9 +4,20 @@ HYPOTHESIS_PROFILE=quick draws few examples: for a first look, while something i
 """
 
 import os
+from collections.abc import Generator
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("untimed", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=10)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "untimed"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a test logged may hold a file's name that is not UTF-8, and the processes of pytest-xdist tell each other
+    only what is."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 
 from deploy.image.__main__ import OUT, build
 from tests.cluster.cluster import Cluster
+from tests.cluster.machine import CommandFailed
 from tests.cluster.node import Node
 from tests.cluster.parts.places import ROOT, say
 
@@ -16,6 +18,8 @@ MANIFEST = ROOT / "deploy" / "podwire.yaml"
 NAMESPACE = "podwire"
 IMAGE = OUT
 """The archive of the agent's image, once it is built."""
+LIMIT = 120
+"""Seconds, against hanging, never a measure."""
 _PLACEHOLDER = "https://192.0.2.1:6443"
 
 
@@ -59,6 +63,23 @@ def await_ready(it: Cluster) -> None:
     """All agents of the manifest's present version, and all nodes."""
     it.kubectl("-n", NAMESPACE, "rollout", "status", "daemonset/podwire", "--timeout=240s")
     it.await_nodes()
+
+
+def await_kubelets(it: Cluster) -> None:
+    """Until each kubelet knows the agent of its node: one that has just started executes nothing in it before."""
+    for node, pod in agents(it).items():
+        end = time.monotonic() + LIMIT
+        while pod not in known_pods(it, node):
+            assert time.monotonic() < end, f"the kubelet of {node} does not know {pod}"
+
+
+def known_pods(it: Cluster, node: str) -> set[str]:
+    """The names of those that a node's kubelet knows. Nobody tells when that changes: each asking takes a moment."""
+    try:
+        told = json.loads(it.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/pods"))
+    except CommandFailed:  # it doesn't listen yet
+        return set()
+    return {pod["metadata"]["name"] for pod in told["items"] or ()}
 
 
 def restarts(it: Cluster) -> dict[str, int]:

@@ -49,6 +49,7 @@ def begin_anew(it: Cluster) -> None:
     once."""
     for node in it.nodes:
         node.restart_kubelet()
+    podwire.await_kubelets(it)
 
 
 def test_the_control_plane_is_down(it: Cluster, whole_again: None) -> None:
