@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel.labs import directory
+
 ROOT = Path(__file__).parents[2]
 COMMANDS = re.findall(r"^\$ (.*)$", (ROOT / "docs/tutorial.md").read_text(), re.MULTILINE)
 NAME = f"tut{os.getpid()}"
@@ -27,24 +29,25 @@ def expected(command: str) -> int:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+def place() -> Iterator[tuple[Path, dict[str, str]]]:
     """A directory that looks like the checkout, and the environment of a shell in it."""
-    for name in ("examples", ".venv"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    environment = os.environ | {"PODWIRE_LAB": NAME, "PODWIRE_LAB_DIR": str(tmp_path / "labs")}
-    yield tmp_path, environment
-    subprocess.run([ROOT / ".venv/bin/podwire", "lab", "down"], env=environment, check=True)
+    with directory() as found:
+        for name in ("examples", ".venv"):
+            (found / name).symlink_to(ROOT / name)
+        environment = os.environ | {"PODWIRE_LAB": NAME, "PODWIRE_LAB_DIR": str(found / "labs")}
+        yield found, environment
+        subprocess.run([ROOT / ".venv/bin/podwire", "lab", "down"], env=environment, check=True)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl: the tutorial asks the pods with it")
 def test_every_command_of_the_tutorial(place: tuple[Path, dict[str, str]]) -> None:
-    directory, environment = place
-    state = f"{directory}/labs/{NAME}/"
+    shell_directory, environment = place
+    state = f"{shell_directory}/labs/{NAME}/"
     lines = [command.replace("/run/podwire-lab/lab/", state) for command in COMMANDS]
     script = "\n".join(f'{line}\necho "== $?"' for line in lines)
     shell = subprocess.Popen(
         ["bash", "-c", script],
-        cwd=directory,
+        cwd=shell_directory,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -79,6 +79,12 @@ async def test_without_an_agent_every_question_ends_in_one_clear_line(command: s
     assert ran == (3, "", f"podwire: {line} (--state-dir, --config)\n")
 
 
+async def test_where_no_socket_can_be_no_agent_is(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 108)
+    line = f"{deep}/admin.sock: no agent can be there: a unix socket's path has at most 107 bytes"
+    assert await podwire("status", "--state-dir", str(deep)) == (3, "", f"podwire: {line}\n")
+
+
 async def test_the_socket_that_a_killed_agent_left_counts_as_no_agent(tmp_path: Path) -> None:
     admin.bind(tmp_path / "admin.sock").close()
     ran = await podwire("status", "--state-dir", str(tmp_path))

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from podwire.config import SOCKET_PATH_LIMIT
 from podwire.lab.changes import change_port
 from podwire.lab.expand import ManifestsError
-from podwire.lab.layout import LabError
+from podwire.lab.layout import Lab, LabError, claim
 from podwire.lab.places import find, find_workload
 from podwire.lab.process import Process, end, identify, record, recorded, runs
 from podwire.lab.topology import MOST_NODES, next_host, pod_space, stations, ways_to_external, ways_to_pods
@@ -116,6 +117,16 @@ def test_a_workload_that_is_none(words: str, namespace: str, said: str) -> None:
 
 
 # --- processes and files -----------------------------------------------------------------------
+
+
+def test_a_lab_whose_sockets_have_no_room_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (root := tmp_path / "labs").mkdir()
+    tail = len("/n/nodes/node2/state/admin.sock")
+    deep = root / ("x" * (SOCKET_PATH_LIMIT - len(os.fsencode(root)) - 1 - tail))
+    claim(Lab("n", deep / "n", tmp_path, 2))
+    with pytest.raises(LabError, match=r"too long by 1 bytes: .*; expected a shorter --run-dir"):
+        claim(Lab("nn", deep / "nn", tmp_path, 2))
+    assert [path.name for path in deep.iterdir()] == ["n"]
 
 
 def test_a_process_is_ended_by_its_record_and_a_stranger_with_its_number_is_not(tmp_path: Path) -> None:

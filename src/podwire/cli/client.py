@@ -6,8 +6,11 @@ answered, 1 where it answered that it can't.
 
 import http.client
 import json
+import os
 import socket
 from pathlib import Path
+
+from podwire.config import SOCKET_PATH_LIMIT
 
 UNREACHABLE, WRONG_USAGE, REFUSED = 3, 2, 1
 PATIENCE = 60.0
@@ -35,6 +38,11 @@ class UnixConnection(http.client.HTTPConnection):
 
 def ask(path: Path, method: str, target: str) -> bytes:
     """The JSON of a 200 answer. Raises Failed."""
+    size = len(os.fsencode(path))
+    if size > SOCKET_PATH_LIMIT:
+        raise Failed(
+            f"{path}: no agent can be there: a unix socket's path has at most {SOCKET_PATH_LIMIT} bytes", UNREACHABLE
+        )
     try:
         status, body = _answer(path, method, target)
     except (FileNotFoundError, ConnectionRefusedError):

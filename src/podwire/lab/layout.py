@@ -4,6 +4,7 @@ Invariants: the directory is made before anything else of a lab and removed afte
 `down` has something to do, and where it is not nothing is left.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from podwire.cli.client import REFUSED, Failed
-from podwire.config import ADMIN_SOCKET, CNI_SOCKET
+from podwire.config import ADMIN_SOCKET, CNI_SOCKET, SOCKET_PATH_LIMIT
 from podwire.lab.topology import Station, stations
 
 ROOT = Path("/run/podwire-lab")
@@ -125,7 +126,14 @@ def processes_of(home: Path) -> Path:
 
 
 def claim(lab: Lab) -> None:
-    """Makes the directory. Raises LabError where there is such a lab already."""
+    """Makes the directory. Raises LabError where there is such a lab already, or where unix sockets don't fit."""
+    paths = lab.node(lab.stations[-1].name)
+    longest = max(len(os.fsencode(path)) for path in (lab.control, paths.admin_socket, paths.cni_socket, paths.notify))
+    if longest > SOCKET_PATH_LIMIT:
+        raise LabError(
+            f"{lab.home}: too long by {longest - SOCKET_PATH_LIMIT} bytes: unix sockets lie below it, and their paths "
+            f"have at most {SOCKET_PATH_LIMIT}; expected a shorter --run-dir (PODWIRE_LAB_DIR) or --name"
+        )
     lab.home.parent.mkdir(parents=True, exist_ok=True)
     try:
         lab.home.mkdir(mode=0o755)
