@@ -10,9 +10,9 @@ import os
 import socket
 from pathlib import Path
 
-from podwire.config import SOCKET_PATH_LIMIT
-
 UNREACHABLE, WRONG_USAGE, REFUSED = 3, 2, 1
+_SOCKET_PATH_LIMIT = 107
+"""Bytes; unix(7)."""
 PATIENCE = 60.0
 """Seconds without a byte before an agent counts as hanging. A full load of a big cluster takes one or two."""
 
@@ -39,9 +39,9 @@ class UnixConnection(http.client.HTTPConnection):
 def ask(path: Path, method: str, target: str) -> bytes:
     """The JSON of a 200 answer. Raises Failed."""
     size = len(os.fsencode(path))
-    if size > SOCKET_PATH_LIMIT:
+    if size > _SOCKET_PATH_LIMIT:
         raise Failed(
-            f"{path}: no agent can be there: a unix socket's path has at most {SOCKET_PATH_LIMIT} bytes", UNREACHABLE
+            f"{path}: no agent can be there: a unix socket's path has at most {_SOCKET_PATH_LIMIT} bytes", UNREACHABLE
         )
     try:
         status, body = _answer(path, method, target)
