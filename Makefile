@@ -1,5 +1,5 @@
 # The targets say what they need; each one installs it first (scripts/setup), and at once where it is there.
-.PHONY: setup check test demo bench image cluster-build cluster-test conformance pod-start proto lock clean help root
+.PHONY: setup check test demo bench churn image cluster-build cluster-test conformance pod-start proto lock clean help root
 
 PYTHON := .venv/bin/python
 CLUSTER_TESTS := tests/cluster
@@ -25,6 +25,9 @@ demo: root setup ## two nodes of network namespaces on this machine, a shop on t
 
 bench: root setup ## how the work grows with the number of Services, into build/bench.json
 	$(PYTHON) -m tests.bench
+
+churn: root setup ## ten minutes of changes under traffic: what is lost, what grows, into build/bench.json
+	$(PYTHON) -m tests.bench.churn
 
 image: root ## the agent's image, build/podwire-image.tar, without a registry
 	@scripts/setup cluster

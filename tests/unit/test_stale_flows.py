@@ -154,6 +154,19 @@ def test_what_an_entry_says_is_read_back(data: st.DataObject, family: Family, pr
     assert list(m.entries(family, [body])) == [m.Entry(flow, body)]
 
 
+@given(st.data(), st.sampled_from(FAMILIES))
+def test_only_the_entries_of_the_frontends_asked_for_are_read(data: st.DataObject, family: Family) -> None:
+    """The same as all of them, and then only those: few addresses and ports, so that they differ in one part only."""
+    addresses = st.sampled_from([Address(bytes([n] * family.size)) for n in range(3)])
+    protocols, ports = st.sampled_from([Protocol.UDP, Protocol.SCTP]), st.sampled_from([0, 1, 256, 257])
+    frontends = st.builds(Frontend, addresses, protocols, ports)
+    flows = st.builds(Flow, frontends, st.builds(Backend, addresses, ports))
+    bodies = [entry(flow, data.draw(addresses), data.draw(ports)) for flow in data.draw(st.lists(flows))]
+    asked = data.draw(st.frozensets(frontends))
+    expected = [it for it in m.entries(family, bodies) if it.flow.to in asked]
+    assert list(m.entries(family, bodies, m.to_frontends(asked))) == expected
+
+
 @given(st.binary(max_size=400), st.sampled_from(FAMILIES))
 def test_what_is_no_entry_is_none(body: bytes, family: Family) -> None:
     assert list(m.entries(family, [body])) == []

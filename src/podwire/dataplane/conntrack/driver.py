@@ -23,18 +23,20 @@ class Conntrack:
         self._reading, self._deleting = netlink.Socket(netlink.NETFILTER), netlink.Socket(netlink.NETFILTER)
 
     def read(self, frontends: Iterable[Frontend], everything: bool, ended: Callable[[], bool]) -> Iterator[m.Entry]:
-        """The flows of these frontends, or all; others may be among them. Until `ended`, asked now and then. Raises
+        """The flows of these frontends, or all. Until `ended`, asked now and then. Raises
         OSError."""
+        frontends = frozenset(frontends)
+        to = None if everything else m.to_frontends(frontends)
         for query in m.queries(frontends, everything):
-            yield from self._read(query, ended)
+            yield from self._read(query, to, ended)
 
-    def _read(self, query: m.Query, ended: Callable[[], bool]) -> Iterator[m.Entry]:
+    def _read(self, query: m.Query, to: frozenset[bytes] | None, ended: Callable[[], bool]) -> Iterator[m.Entry]:
         try:
-            yield from self._entries(query, m.request(query), ended)
+            yield from self._entries(query, m.request(query), to, ended)
         except OSError as error:
             if error.errno not in _NO_FILTER:
                 raise
-            yield from self._entries(query, m.request_all(query.family), ended)
+            yield from self._entries(query, m.request_all(query.family), to, ended)
 
     def delete(self, entries: Sequence[m.Entry]) -> tuple[list[m.Entry], OSError | None]:
         """Those that were deleted, and why one could not be."""
@@ -48,7 +50,9 @@ class Conntrack:
         self._reading.close()
         self._deleting.close()
 
-    def _entries(self, query: m.Query, body: bytes, ended: Callable[[], bool]) -> Iterator[m.Entry]:
+    def _entries(
+        self, query: m.Query, body: bytes, to: frozenset[bytes] | None, ended: Callable[[], bool]
+    ) -> Iterator[m.Entry]:
         for bodies in self._reading.stream(m.GET, body):
             if not ended():
-                yield from m.entries(query.family, bodies)
+                yield from m.entries(query.family, bodies, to)

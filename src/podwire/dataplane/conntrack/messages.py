@@ -78,12 +78,22 @@ def request_all(family: Family) -> bytes:
     return _header(family)
 
 
-def entries(family: Family, bodies: Iterable[bytes]) -> Iterator[Entry]:
-    """Those of frontends' protocols, of the default zone; of TCP only what waits for its first answer."""
+def to_frontends(frontends: Iterable[Frontend]) -> frozenset[bytes]:
+    """What the entries of these frontends have at three places of their bytes."""
+    return frozenset(bytes(it.address) + bytes((it.protocol,)) + _PORT.pack(it.port) for it in frontends)
+
+
+def entries(family: Family, bodies: Iterable[bytes], wanted: frozenset[bytes] | None = None) -> Iterator[Entry]:
+    """Those of frontends' protocols, of the default zone; of TCP only what waits for its first answer. `wanted`: only
+    these frontends', told from the others before anything else is made of an entry: there may be a hundred thousand."""
     layout, headers = _LAYOUTS[family]
-    size = 4 + layout.size
+    size, length = 4 + layout.size, family.size
+    address = slice(20 + length, 20 + 2 * length)
+    protocol_at, port_at = 28 + 2 * length, slice(44 + 2 * length, 46 + 2 * length)
     for body in bodies:
         if len(body) < size:
+            continue
+        if wanted is not None and body[address] + body[protocol_at : protocol_at + 1] + body[port_at] not in wanted:
             continue
         one, to, protocol, port, other, source, its_port, following = layout.unpack_from(body, 4)
         known = _PROTOCOLS.get(protocol)
