@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -119,13 +121,18 @@ def test_a_workload_that_is_none(words: str, namespace: str, said: str) -> None:
 # --- processes and files -----------------------------------------------------------------------
 
 
-def test_a_lab_whose_sockets_have_no_room_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    (root := tmp_path / "labs").mkdir()
-    tail = len("/n/nodes/node2/state/admin.sock")
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+def test_a_lab_whose_sockets_have_no_room_is_refused_before_anything_is_made(short_path: Path) -> None:
+    root, tail = short_path, len("/n/nodes/node2/state/admin.sock")
     deep = root / ("x" * (SOCKET_PATH_LIMIT - len(os.fsencode(root)) - 1 - tail))
-    claim(Lab("n", deep / "n", tmp_path, 2))
+    claim(Lab("n", deep / "n", root, 2))
     with pytest.raises(LabError, match=r"too long by 1 bytes: .*; expected a shorter --run-dir"):
-        claim(Lab("nn", deep / "nn", tmp_path, 2))
+        claim(Lab("nn", deep / "nn", root, 2))
     assert [path.name for path in deep.iterdir()] == ["n"]
 
 
