@@ -312,12 +312,12 @@ def _answer(name: str, wake: socket.socket, bound: list[socket.socket]) -> None:
                     one.sendto(f"{name} {client[0]}".encode(), client)
 
 
-def ask(space: Space | None, to: str, port: int = 80, protocol: Protocol = Protocol.TCP) -> str:
-    """`NAME CLIENT` of who answers, or the name of the error. `space` None: the node itself."""
+def ask(space: Space | None, to: str, port: int = 80, protocol: Protocol = Protocol.TCP, patience: float = 3) -> str:
+    """`NAME CLIENT` of who answers, or the name of the error. `space` None: the node itself. `patience` in seconds."""
     family = socket.AF_INET6 if ":" in to else socket.AF_INET
     kind = socket.SOCK_DGRAM if protocol is Protocol.UDP else socket.SOCK_STREAM
     with in_space(space, family, kind) as client:
-        client.settimeout(3)
+        client.settimeout(patience)
         try:
             client.connect((to, port))
             if kind == socket.SOCK_DGRAM:

@@ -2,7 +2,8 @@
 
 Invariants: one thread answers for all; only its sockets lie in the namespaces. An answer is `NAME CLIENT`: who was
 reached, and the address that it saw. Each socket is bound to one address, so that a node with several answers by the
-one that was asked. A question is asked once: what is lost on the way is a TimeoutError.
+one that was asked. A question is asked once: what is lost on the way is a TimeoutError. What answers at another port
+than TARGET_PORT says so: `NAME:PORT CLIENT`.
 """
 
 import os
@@ -19,10 +20,13 @@ from podwire.model.addresses import FAMILIES
 from podwire.model.objects import Protocol
 from tests.kernel import rig
 from tests.kernel.rig import Space, entered
-from tests.packets.plan import TARGET_PORT, Station
+from tests.packets.plan import OTHER_TARGET_PORT, TARGET_PORT, Station
 
 PATIENCE = 3.0
 """Seconds for an answer: a limit against hanging, never a measure."""
+SILENCE_AFTER = 1.0
+"""Seconds after which a question that nobody should answer counts as unanswered: a thousand times what answers take."""
+_AT_ONCE = 128
 
 
 # --- answering ---------------------------------------------------------------------------------
@@ -41,23 +45,23 @@ class Answering:
 
     def add(self, station: Station, space: Space) -> None:
         held = self._sockets.setdefault(station.name, [])
+        names = {TARGET_PORT: station.name, OTHER_TARGET_PORT: f"{station.name}:{OTHER_TARGET_PORT}"}
         for family in FAMILIES:
             number, address = socket.AddressFamily(family.number), station.address(family)
+            bound: list[tuple[socket.socket, int, Callable[[socket.socket], None]]] = []
             with entered(space):
-                stream = socket.socket(number, socket.SOCK_STREAM)
-                datagram = socket.socket(number, socket.SOCK_DGRAM)
-                raw = sctp.open_socket(number)
-            held += stream, datagram, raw
-            stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            for it, port in ((stream, TARGET_PORT), (datagram, TARGET_PORT), (raw, 0)):
+                for port, name in names.items():
+                    bound.append((socket.socket(number, socket.SOCK_STREAM), port, _accept(name)))
+                    bound.append((socket.socket(number, socket.SOCK_DGRAM), port, _reply(name)))
+                associations = sctp.Responder({port: _message(name) for port, name in names.items()})
+                bound.append((sctp.open_socket(number), 0, associations.answer))
+            for it, port, answer in bound:
+                held.append(it)
+                it.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 it.setblocking(False)
                 it.bind((address, port))
-            stream.listen(1000)
-            for it, answer in (
-                (stream, _accept(station.name)),
-                (datagram, _reply(station.name)),
-                (raw, sctp.Responder({TARGET_PORT: _message(station.name)}).answer),
-            ):
+                if it.type == socket.SOCK_STREAM:
+                    it.listen(1000)
                 self._selector.register(it, selectors.EVENT_READ, answer)
 
     def remove(self, station: Station) -> None:
@@ -119,21 +123,25 @@ def answering() -> Iterator[Answering]:
 
 
 class Question(NamedTuple):
+    """`silent`: nobody should answer, so it is not waited for long."""
+
     space: Space
     protocol: Protocol
     address: str
     port: int
+    silent: bool = False
 
 
 def ask(it: Question) -> str:
     """`NAME CLIENT` of who answers, or the name of the error."""
+    patience = SILENCE_AFTER if it.silent else PATIENCE
     if it.protocol is not Protocol.SCTP:
-        return rig.ask(it.space, it.address, it.port, it.protocol)
+        return rig.ask(it.space, it.address, it.port, it.protocol, patience)
     with entered(it.space):
         raw = sctp.open_socket(socket.AF_INET6 if ":" in it.address else socket.AF_INET)
     with raw:
         try:
-            return sctp.ask(raw, it.address, it.port, b"who?", PATIENCE).decode()
+            return sctp.ask(raw, it.address, it.port, b"who?", patience).decode()
         except OSError as error:
             return type(error).__name__
 
@@ -142,13 +150,17 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def ask_all(questions: dict[Key, Question]) -> dict[Key, str]:
-    """Of each namespace one after the other: raw sockets there see each other's packets and errors."""
+    """Of each namespace one after the other: raw sockets there see each other's packets and errors. Then all that
+    nobody should answer, at once: there are neither."""
     by_space: dict[str, list[Key]] = {}
+    silent = [key for key, question in questions.items() if question.silent]
     for key, question in questions.items():
-        by_space.setdefault(question.space.name, []).append(key)
+        if not question.silent:
+            by_space.setdefault(question.space.name, []).append(key)
 
     def ask_each(keys: Iterable[Key]) -> dict[Key, str]:
         return {key: ask(questions[key]) for key in keys}
 
-    with ThreadPoolExecutor(len(by_space)) as pool:
-        return {key: answer for part in pool.map(ask_each, by_space.values()) for key, answer in part.items()}
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = {key: answer for part in pool.map(ask_each, by_space.values()) for key, answer in part.items()}
+        return found | dict(zip(silent, pool.map(lambda key: ask(questions[key]), silent), strict=True))

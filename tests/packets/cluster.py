@@ -1,15 +1,15 @@
 """The cluster of the packet table, put together: machines, a plane at work on them, and what answers everywhere."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
 from podwire.model.objects import Protocol
 from tests.packets.answering import Answering, Question, answering, ask_all
 from tests.packets.objects import objects
-from tests.packets.plan import ONE, PODS, TWO, Node, Pod, Station
+from tests.packets.plan import ONE, PODS, PROXY, TWO, Node, Pod, Station
 from tests.packets.planes import Plane
-from tests.packets.table import CLIENTS, Refusal, Row, refusals, rows, target
+from tests.packets.questions import ALL_SERVICES, Asked, asker_of, everything, target_of
 from tests.packets.topology import Topology, topology
 from tests.packets.watching import until_none
 
@@ -36,11 +36,12 @@ class Cluster(Generic[AnyPlane]):
         nodes = (ONE, TWO)
         for node in nodes:
             self.topology.add_node(node)
-        self.plane.publish(objects(nodes))
+        self.plane.publish(objects(nodes, ALL_SERVICES))
         for node in nodes:
             self.begin(node)
         for pod in PODS:
             self.add_pod(pod)
+        self.responders.add(PROXY, self.topology.space(PROXY))
 
     def begin(self, node: Node) -> None:
         """The plane is at work on a node of the topology, and the node answers."""
@@ -52,12 +53,10 @@ class Cluster(Generic[AnyPlane]):
         self.plane.attach(pod)
         self.responders.add(pod, space)
 
-    def ask_table(self) -> dict[Row | Refusal, str]:
-        """All rows and refusals, each once."""
-        asked: dict[Row | Refusal, tuple[str, int]] = {row: target(row.path) for row in rows()}
-        asked |= {it: it.target for it in refusals()}
+    def ask_table(self, silent: Container[Asked]) -> dict[Asked, str]:
+        """All that there is to ask, each once. `silent`: to which no answer should come."""
         return ask_all(
-            {it: self._question(Asking(CLIENTS[it.client], it.protocol, *where)) for it, where in asked.items()}
+            {it: self._question(Asking(asker_of(it), it.protocol, *target_of(it)), it in silent) for it in everything()}
         )
 
     def come_to(self, wanted: dict[Asking, str]) -> None:
@@ -75,8 +74,8 @@ class Cluster(Generic[AnyPlane]):
 
         until_none(wrong, nodes)
 
-    def _question(self, it: Asking) -> Question:
-        return Question(self.topology.space(it.asker), it.protocol, it.address, it.port)
+    def _question(self, it: Asking, silent: bool = False) -> Question:
+        return Question(self.topology.space(it.asker), it.protocol, it.address, it.port, silent)
 
 
 @contextmanager

@@ -11,7 +11,9 @@ from typing import NamedTuple
 from podwire.model.addresses import IPV4
 from podwire.model.objects import Protocol
 from tests.packets.plan import Node, Outside, Pod, is_on
-from tests.packets.table import CLIENTS, Kind, Path, Refusal, Row, Why, masquerade, translator
+from tests.packets.questions import Asked, asker_of, right, way
+from tests.packets.refusals import SILENCE, Refusal, Why
+from tests.packets.table import LED_HERE, Kind, hidden_by, masquerade, translator
 
 
 class Difference(NamedTuple):
@@ -22,15 +24,21 @@ class Difference(NamedTuple):
     kube_proxy: str
     podwire: str
     reason: str
-    names: Callable[[Row | Refusal], bool]
-    answers: Callable[[Row | Refusal], frozenset[str]]
+    names: Callable[[Asked], bool]
+    answers: Callable[[Asked], frozenset[str]]
 
 
-def difference(it: Row | Refusal) -> Difference | None:
+def difference(it: Asked) -> Difference | None:
     """The one that names it; none is named by two."""
     found = [each for each in DIFFERENCES if each.names(it)]
     assert len(found) <= 1, f"{it.id} is in several differences: {[each.title for each in found]}"
     return found[0] if found else None
+
+
+def is_silent(it: Asked) -> bool:
+    """Whether kube-proxy may leave it without an answer."""
+    listed = difference(it)
+    return SILENCE in (listed.answers(it) if listed is not None else {right(it)})
 
 
 def section(it: Difference) -> str:
@@ -48,64 +56,82 @@ def section(it: Difference) -> str:
 # --- which rows --------------------------------------------------------------------------------
 
 
-def _by_its_node(path: Path) -> Node | None:
-    """The node that translates a NodePort or an external IP."""
-    return translator(path) if path.kind in (Kind.NODE_PORT, Kind.EXTERNAL_IP) else None
+def _is_external(it: Asked) -> bool:
+    """Of all frontends but a ClusterIP and a pod's own address."""
+    return it.kind in (Kind.NODE_PORT, *LED_HERE)
 
 
-def _of_others(it: Row | Refusal) -> bool:
-    node = _by_its_node(it.path) if isinstance(it, Row) else None
-    if node is None or not isinstance(it, Row) or it.path.asker == node or it.path.backend == node:
+def _is_external_local(it: Asked) -> bool:
+    return not isinstance(it, Refusal) and it.service.external_local
+
+
+def _of_others(it: Asked) -> bool:
+    path = way(it)
+    if path is None or not _is_external(it) or _is_external_local(it):
         return False
-    return it.path.asker != it.path.backend and (is_on(it.path.asker, node) or is_on(it.path.backend, node))
-
-
-def _of_the_node_itself(it: Row | Refusal) -> bool:
-    if not isinstance(it, Row) or it.path.asker != translator(it.path):
+    node = translator(path)
+    if node is None or node in (path.asker, path.backend):
         return False
-    path = it.path
+    return path.asker != path.backend and (is_on(path.asker, node) or is_on(path.backend, node))
+
+
+def _of_the_node_itself(it: Asked) -> bool:
+    path = way(it)
+    if path is None or path.asker != translator(path):
+        return False
     own_pod = isinstance(path.backend, Pod) and path.backend.node == path.asker
     return own_pod or (path.backend == path.asker and path.family == IPV4)
 
 
-def _from_outside(it: Row | Refusal) -> bool:
-    if not isinstance(it, Row) or it.kind is not Kind.CLUSTER_IP or not isinstance(it.path.asker, Outside):
+def _from_outside(it: Asked) -> bool:
+    path = way(it)
+    if path is None or it.kind is not Kind.CLUSTER_IP or not isinstance(path.asker, Outside):
         return False
-    node = translator(it.path)
-    return isinstance(it.path.backend, Pod) and it.path.backend.node == node
+    node = translator(path)
+    return isinstance(path.backend, Pod) and path.backend.node == node
 
 
-def _of_datagrams_to_nothing(it: Row | Refusal) -> bool:
-    if not isinstance(it, Refusal) or it.protocol is Protocol.TCP:
+def _of_pods_there_and_back(it: Asked) -> bool:
+    path = way(it)
+    if path is None or not _is_external_local(it) or not isinstance(path.asker, Pod):
         return False
-    return (it.client, it.kind, it.why) == ("node-itself", Kind.NODE_PORT, Why.NO_BACKEND)
+    node = hidden_by(path)
+    return it.kind is Kind.NODE_PORT and node is not None and not is_on(path.asker, node)
 
 
-def _of_unknown_ports(it: Row | Refusal) -> bool:
-    return isinstance(it, Refusal) and (it.kind, it.why) == (Kind.EXTERNAL_IP, Why.UNKNOWN_PORT)
+def _of_datagrams_to_nothing(it: Asked) -> bool:
+    at_node_port = (it.client, it.kind) == ("node-itself", Kind.NODE_PORT)
+    return at_node_port and right(it) == "PermissionError"
 
 
-def _of_unknown_addresses(it: Row | Refusal) -> bool:
+def _of_unknown_ports(it: Asked) -> bool:
+    return isinstance(it, Refusal) and it.kind in LED_HERE and it.why is Why.UNKNOWN_PORT
+
+
+def _of_unknown_addresses(it: Asked) -> bool:
     if not isinstance(it, Refusal) or it.why is not Why.UNKNOWN_ADDRESS:
         return False
-    return it.protocol is Protocol.TCP or not isinstance(CLIENTS[it.client], Node)
+    return it.protocol is Protocol.TCP or not isinstance(asker_of(it), Node)
 
 
 # --- which answers -----------------------------------------------------------------------------
 
 
-def _masqueraded(it: Row | Refusal) -> frozenset[str]:
-    assert isinstance(it, Row)
-    node = translator(it.path)
+def _masqueraded(it: Asked) -> frozenset[str]:
+    """By the same backend, which sees an address of the node."""
+    path = way(it)
+    assert path is not None
+    node = translator(path)
     assert node is not None
-    return frozenset({f"{it.path.backend.name} {masquerade(it.path, node)}"})
+    name, _, _ = right(it).partition(" ")
+    return frozenset({f"{name} {masquerade(path, node)}"})
 
 
 DIFFERENCES = (
     Difference(
         "Clients of node ports and external IPs stay visible",
-        "NodePort and external IP; from outside, from pods and from other nodes; to backends on the node that "
-        "translates, or from its own pods to backends elsewhere",
+        "NodePort, external IP and load balancer's IP with externalTrafficPolicy Cluster; from outside, from pods and "
+        "from other nodes; to backends on the node that translates, or from its own pods to backends elsewhere",
         "the backend sees an address of the node",
         "the backend sees the client",
         "kube-proxy masquerades all that comes by these frontends unless externalTrafficPolicy is Local. Podwire "
@@ -117,13 +143,12 @@ DIFFERENCES = (
     ),
     Difference(
         "The node's own address stays on all of a Service's addresses",
-        "ClusterIP, NodePort and external IP; from the node that translates; to its own pods, and for IPv4 to its "
-        "host network",
+        "all frontends and policies; from the node that translates; to its own pods, and for IPv4 to its host network",
         "the backend sees the first address of the node's pod block",
         "the backend sees the address that the node's socket has",
-        "The same rule of kube-proxy, and of cluster IPs the one of clusterCIDR: it masquerades a node's own packets "
-        "too. Which address that gives depends on the "
-        "interface: towards pods, and for IPv4 towards the node itself, it is the one that lies on lo.",
+        "kube-proxy masquerades a node's own packets on all external frontends, whatever their policy, and on cluster "
+        "IPs since the node is not in clusterCIDR. Which address that gives depends on the interface: towards pods, "
+        "and for IPv4 towards the node itself, it is the one that lies on lo.",
         _of_the_node_itself,
         _masqueraded,
     ),
@@ -138,8 +163,19 @@ DIFFERENCES = (
         _masqueraded,
     ),
     Difference(
+        "Pods that ask another node's NodePort under a Local policy get their answers",
+        "NodePort with externalTrafficPolicy Local; from a pod of another node; to a backend that is not on the node "
+        "that was asked, the pod itself among them",
+        "no answer: the backend sees the pod, and answers past the node that translates",
+        "the backend sees the address of the node that translates, and the answer comes back by it",
+        "For both the policy doesn't narrow what pods find. But kube-proxy masquerades none of them, and Podwire those "
+        "whose answer would otherwise not come back.",
+        _of_pods_there_and_back,
+        lambda _: frozenset({SILENCE}),
+    ),
+    Difference(
         "A node's datagrams to a node port without backends are refused as they are sent",
-        "NodePort without a backend; UDP and SCTP; from the node itself",
+        "NodePort without a backend anywhere, with any policy; UDP and SCTP; from the node itself",
         "the packet is sent and refused by ICMP: ECONNREFUSED",
         "sending fails: EPERM",
         "kube-proxy refuses node ports where packets arrive, Podwire refuses all frontends where packets leave, too. "
@@ -148,13 +184,13 @@ DIFFERENCES = (
         lambda _: frozenset({"ConnectionRefusedError"}),
     ),
     Difference(
-        "Ports that no Service has at an external IP",
-        "external IP, at a port that no Service has; from everywhere",
-        "the packet goes on by the default route; where the router leads external IPs to the node it comes back, until "
-        "its hops are used up: no answer, or an unreachable host",
+        "Ports that no Service has at an external IP or a load balancer's",
+        "external IP and load balancer's IP, at a port that no Service has; from everywhere",
+        "the packet goes on by the default route; where the router leads such an address to the node it comes back, "
+        "until its hops are used up: no answer, or an unreachable host",
         "refused at once, by the node to which the network leads it",
-        "kube-proxy knows external IPs only together with their ports. Podwire refuses what comes from elsewhere to an "
-        "external IP and no Service takes; what pods and the node itself send there goes the way of the network first.",
+        "kube-proxy knows these addresses only together with their ports. Podwire refuses what comes from elsewhere to "
+        "one of them and no Service takes; what pods and the node itself send there goes the way of the network first.",
         _of_unknown_ports,
         lambda _: frozenset({"TimeoutError", "OSError"}),
     ),

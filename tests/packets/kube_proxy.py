@@ -60,6 +60,9 @@ class KubeProxy:
         for it in objects:
             self._request("POST", _path(it), it)
             if it["kind"] == "Service":
+                # Of a new Service the API takes no status.
+                status = f"{_path(it)}/{it['metadata']['name']}/status"
+                self._request("PATCH", status, {"status": it["status"]}, "application/merge-patch+json")
                 self._services.append(it)
 
     def add_node(self, node: Node) -> None:
@@ -141,13 +144,15 @@ class KubeProxy:
         response.close()
         self._api.close()
 
-    def _request(self, method: str, target: str, body: Object | None = None) -> None:
-        response = self._ask(method, target, body)
+    def _request(self, method: str, target: str, body: Object, form: str = "application/json") -> None:
+        response = self._ask(method, target, body, form)
         answer = response.read().decode()
         assert response.status < 300, f"{method} {target}: {answer}"
 
-    def _ask(self, method: str, target: str, body: Object | None) -> http.client.HTTPResponse:
-        headers = {"Authorization": f"Bearer {_TOKEN}", "Content-Type": "application/json"}
+    def _ask(
+        self, method: str, target: str, body: Object | None, form: str = "application/json"
+    ) -> http.client.HTTPResponse:
+        headers = {"Authorization": f"Bearer {_TOKEN}", "Content-Type": form}
         with entered(self._topology.fabric):
             self._api.request(method, target, json.dumps(body) if body is not None else None, headers)
         return self._api.getresponse()

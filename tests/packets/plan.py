@@ -4,6 +4,7 @@ Invariants: a node's number says all of its addresses, and a pod's number its ad
 wires a pod is told beforehand which addresses it has to have.
 """
 
+from enum import Enum
 from typing import NamedTuple
 
 from podwire.ipam.blocks import own_address
@@ -14,9 +15,10 @@ FABRIC = {IPV4: parse_prefix("192.0.2.0/24"), IPV6: parse_prefix("fd00:2::/64")}
 POD_RANGE = {IPV4: parse_prefix("10.1.0.0/16"), IPV6: parse_prefix("fd01::/48")}
 SERVICE_RANGE = {IPV4: parse_prefix("10.96.0.0/16"), IPV6: parse_prefix("fd00:96::/112")}
 EXTERNAL_RANGE = {IPV4: parse_prefix("198.51.100.0/24"), IPV6: parse_prefix("fd00:100::/112")}
+BALANCER_RANGE = {IPV4: parse_prefix("203.0.113.0/24"), IPV6: parse_prefix("fd00:203::/112")}
 _BLOCK_LENGTH = {IPV4: 24, IPV6: 64}
-_ROUTER, _OUTSIDE = 254, 200
-TARGET_PORT = 8080
+_ROUTER = 254
+TARGET_PORT, OTHER_TARGET_PORT = 8080, 8081
 
 
 class Node(NamedTuple):
@@ -40,6 +42,11 @@ class Node(NamedTuple):
         assert own is not None
         return show_address(own)
 
+    @property
+    def zone(self) -> str:
+        """It has one to itself."""
+        return f"zone-{self.name}"
+
 
 class Pod(NamedTuple):
     name: str
@@ -53,10 +60,11 @@ class Pod(NamedTuple):
 class Outside(NamedTuple):
     """A machine beside the cluster."""
 
-    name: str = "outside"
+    name: str
+    number: int
 
     def address(self, family: Family) -> str:
-        return nth(FABRIC[family], _OUTSIDE)
+        return nth(FABRIC[family], self.number)
 
 
 Station = Node | Pod | Outside
@@ -66,7 +74,8 @@ ONE_CLIENT, ONE_BACKEND = Pod("one-client", ONE, 2), Pod("one-backend", ONE, 3)
 TWO_CLIENT, TWO_BACKEND = Pod("two-client", TWO, 2), Pod("two-backend", TWO, 3)
 PODS = (ONE_CLIENT, ONE_BACKEND, TWO_CLIENT, TWO_BACKEND)
 """Of each node in the order of their numbers, as an agent gives them addresses."""
-OUTSIDE = Outside()
+OUTSIDE, PROXY = Outside("outside", 200), Outside("proxy", 201)
+"""A client, and a load balancer that takes connections itself (ipMode Proxy)."""
 
 
 def nth(block: Prefix, number: int) -> str:
@@ -94,12 +103,42 @@ def is_on(station: Station, node: Node) -> bool:
     return found is not None and found.number == node.number
 
 
+class State(Enum):
+    """Of a member of a slice: is it ready, does it serve, is it terminating (KEP-1669)?"""
+
+    READY = True, True, False
+    LEAVING = False, True, True
+    GONE = False, False, True
+    UNREADY = False, False, False
+    PUBLISHED = True, False, False
+    """The Service publishes addresses that are not ready (publishNotReadyAddresses)."""
+
+
+class Backend(NamedTuple):
+    """`for_nodes`, `for_zones`: its hints."""
+
+    station: Station
+    state: State = State.READY
+    port: int = TARGET_PORT
+    for_nodes: tuple[str, ...] = ()
+    for_zones: tuple[str, ...] = ()
+
+
 class Exposed(NamedTuple):
-    """A Service by its number: its addresses, and the only backend that it has."""
+    """A Service by its number: its addresses, its backends, and what else it says.
+
+    `external_local`, `internal_local`: its traffic policies. `sources`: loadBalancerSourceRanges. `node_ports`: whether
+    it has any (allocateLoadBalancerNodePorts). `proxied`: its load balancer has the address itself (ipMode Proxy).
+    """
 
     name: str
     number: int
-    backend: Station | None = None
+    backends: tuple[Backend, ...] = ()
+    external_local: bool = False
+    internal_local: bool = False
+    sources: tuple[str, ...] = ()
+    node_ports: bool = True
+    proxied: bool = False
 
     def cluster_ip(self, family: Family) -> str:
         return nth(SERVICE_RANGE[family], self.number)
@@ -107,19 +146,38 @@ class Exposed(NamedTuple):
     def external_ip(self, family: Family) -> str:
         return nth(EXTERNAL_RANGE[family], self.number)
 
+    def balancer_ip(self, family: Family) -> str:
+        """The address that its load balancer has given it."""
+        return PROXY.address(family) if self.proxied else nth(BALANCER_RANGE[family], self.number)
+
     @property
     def port(self) -> int:
-        return 80
+        """Where nobody translates it the load balancer itself answers."""
+        return TARGET_PORT if self.proxied else 80
 
     @property
     def node_port(self) -> int:
         return 30000 + self.number
 
+    @property
+    def health_port(self) -> int:
+        return 31000 + self.number
+
+    def to(self, *stations: Station) -> "Exposed":
+        """With other backends."""
+        return self._replace(backends=tuple(Backend(it) for it in stations))
+
 
 EMPTY = Exposed("empty", 90)
-_BACKENDS: tuple[Station, ...] = (*PODS, ONE, TWO)
-SERVICES = tuple(Exposed(f"to-{station.name}", number, station) for number, station in enumerate(_BACKENDS, start=10))
+STATIONS: tuple[Station, ...] = (*PODS, ONE, TWO)
+"""Those that may be backends."""
+SERVICES = tuple(Exposed(f"to-{it.name}", number).to(it) for number, it in enumerate(STATIONS, start=10))
+LOCAL_SERVICES = tuple(
+    it._replace(name=f"local-{it.name}", number=it.number + 10, external_local=True, internal_local=True)
+    for it in SERVICES
+)
 
 
-def service_of(backend: Station) -> Exposed:
-    return next(service for service in SERVICES if service.backend == backend)
+def service_of(backend: Station, local: bool = False) -> Exposed:
+    """The one with this backend only. `local`: its traffic policies are."""
+    return next(it for it in (LOCAL_SERVICES if local else SERVICES) if it.backends[0].station == backend)

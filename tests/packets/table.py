@@ -1,11 +1,12 @@
 """The packet table: who asks whom by which way, who has to answer, and which client the answerer has to see. Pure.
 
 Invariants: rows are a product without the impossible; what is right of a row follows from the rules below, never from
-a data plane. The node whose frontend is asked, by NodePort or external IP, is always node one.
+a data plane. The node whose frontend is asked, by NodePort, external IP or the load balancer's, is always node one.
+This file holds the Services with one backend and rules 1 to 4, `refusals.py` rule 5, `terms.py` rules 6 to 10.
 
 The rules, in words:
-1.  A Service's packets are translated by one node: a NodePort's by the node whose address was asked; a ClusterIP's and
-    an external IP's by the node on which the client is, for both are known to every node. Of a client outside it is
+1.  A Service's packets are translated by one node: a NodePort's by the node whose address was asked; those of all its
+    other addresses by the node on which the client is, for they are known to every node. Of a client outside it is
     the node to which its router sends them. Its answers have to come back by that node.
 2.  So the client's address is hidden (masqueraded) only where the answer would not come back by itself: where neither
     the client nor the backend is on the translating node, and where a pod reaches itself, whose answer would never
@@ -15,19 +16,31 @@ The rules, in words:
 4.  What the node itself sends has the address by which Kubernetes knows it: so a datagram server of its host network
     answers with the address that was asked, and others meet one address of a node, whatever networks it is in.
 5.  A frontend without a backend is refused at once. So is what no Service has of an address that is only Services', of
-    the ClusterIPs' range or an external IP, by the node that would have translated it: passed on, the packet would
-    come back from the router that sends this address here, until its hops are used up. At a node's own address the
-    node itself answers for such a port.
+    the ClusterIPs' range, an external IP or a load balancer's, by the node that would have translated it: passed on,
+    the packet would come back from the router that sends this address here, until its hops are used up. At a node's
+    own address the node itself answers for such a port.
+6.  A Service whose policy is Local is answered by backends on the translating node only. internalTrafficPolicy is the
+    ClusterIP's, whoever asks. externalTrafficPolicy is that of all other frontends, and only for who comes from
+    outside: pods of any node, and what the translating node itself sends, find all backends. Another node that asks a
+    NodePort comes from outside (the API: clients that ask a NodePort may have to heed the policy in picking a node).
+7.  Of the backends that policy leaves, those that are ready answer, published ones among them; where none is, those
+    that are terminating and still serve (KEP-1669).
+8.  Where every ready backend has a hint for nodes, and some for the translating one, those answer; else the same of
+    zones (KEP-3015, KEP-2433). A Local policy knows no hints.
+9.  Where a Local policy leaves no backend and other nodes have some, the packet vanishes: the client is to come by
+    another way. Where nobody answers anywhere it is refused as in rule 5.
+10. loadBalancerSourceRanges are for the load balancer's addresses only. In a family that has some, packets of any other
+    client vanish, before all else. An address that the load balancer keeps to itself (ipMode Proxy, KEP-1860) is no
+    frontend, nor is the node port of a Service that has none.
 """
 
 from enum import Enum
 from itertools import product
 from typing import NamedTuple
 
-from podwire.model.addresses import FAMILIES, IPV4, Family
+from podwire.model.addresses import FAMILIES, Family
 from podwire.model.objects import Protocol
 from tests.packets.plan import (
-    EMPTY,
     ONE,
     ONE_BACKEND,
     ONE_CLIENT,
@@ -53,6 +66,19 @@ class Kind(Enum):
     CLUSTER_IP = "ClusterIP"
     NODE_PORT = "NodePort"
     EXTERNAL_IP = "external-IP"
+    LOAD_BALANCER_IP = "load-balancer-IP"
+
+
+FRONTENDS = tuple(it for it in Kind if it is not Kind.POD_ADDRESS)
+LED_HERE = (Kind.EXTERNAL_IP, Kind.LOAD_BALANCER_IP)
+"""Addresses of no machine, for which a router has a way to a node."""
+
+
+class Policy(Enum):
+    """Both of a Service's traffic policies."""
+
+    CLUSTER = "Cluster"
+    LOCAL = "Local"
 
 
 class Place(Enum):
@@ -96,10 +122,12 @@ class Row(NamedTuple):
     protocol: Protocol
     family: Family
     place: Place
+    policy: Policy = Policy.CLUSTER
 
     @property
     def id(self) -> str:
-        return f"{self.client}-{self.kind.value}-{self.protocol.name}-{self.family}-{self.place.value}"
+        named = f"{self.client}-{self.kind.value}-{self.protocol.name}-{self.family}-{self.place.value}"
+        return named if self.policy is Policy.CLUSTER else f"{named}-{self.policy.value}"
 
     @property
     def path(self) -> Path:
@@ -107,11 +135,20 @@ class Row(NamedTuple):
         backend = asker if self.place is Place.ITSELF else _BACKENDS[self.place]
         return Path(asker, self.kind, self.family, backend)
 
+    @property
+    def service(self) -> Exposed:
+        return service_of(self.path.backend, self.policy is Policy.LOCAL)
+
 
 def rows() -> list[Row]:
     """Only pods are asked to reach themselves: for the nodes that is their host network, and outside is no backend."""
-    every = (Row(*each) for each in product(CLIENTS, Kind, Protocol, FAMILIES, Place))
-    return [row for row in every if row.place is not Place.ITSELF or isinstance(CLIENTS[row.client], Pod)]
+    every = (Row(*each) for each in product(CLIENTS, Kind, Protocol, FAMILIES, Place, Policy))
+    return [
+        row
+        for row in every
+        if (row.place is not Place.ITSELF or isinstance(CLIENTS[row.client], Pod))
+        and (row.kind is not Kind.POD_ADDRESS or row.policy is Policy.CLUSTER)
+    ]
 
 
 def target(path: Path, service: Exposed | None = None) -> tuple[str, int]:
@@ -127,6 +164,8 @@ def frontend(service: Exposed, kind: Kind, family: Family, entry: Node = ONE) ->
             return service.cluster_ip(family), service.port
         case Kind.EXTERNAL_IP:
             return service.external_ip(family), service.port
+        case Kind.LOAD_BALANCER_IP:
+            return service.balancer_ip(family), service.port
         case Kind.NODE_PORT:
             return entry.address(family), service.node_port
     raise ValueError(f"{kind.value} is no frontend of a Service")
@@ -137,8 +176,13 @@ def frontend(service: Exposed, kind: Kind, family: Family, entry: Node = ONE) ->
 
 def expected(path: Path) -> str:
     """`NAME CLIENT`: who answers, and the address of the client that it sees."""
+    return f"{path.backend.name} {seen(path)}"
+
+
+def seen(path: Path) -> str:
+    """The address that the backend sees as its client's."""
     node = hidden_by(path)
-    return f"{path.backend.name} {source(path) if node is None else masquerade(path, node)}"
+    return source(path) if node is None else masquerade(path, node)
 
 
 def translator(path: Path) -> Node | None:
@@ -167,71 +211,3 @@ def masquerade(path: Path, node: Node) -> str:
 def source(path: Path) -> str:
     """The address that the client's socket takes (rule 4)."""
     return path.asker.address(path.family)
-
-
-# --- what is refused ---------------------------------------------------------------------------
-
-UNKNOWN_PORT = 81
-NOBODY = Exposed("nobody", 200)
-"""A Service that isn't there."""
-
-
-class Why(Enum):
-    """There is no backend, no such port of a Service, or no Service with such an address."""
-
-    NO_BACKEND = "no-backend"
-    UNKNOWN_PORT = "unknown-port"
-    UNKNOWN_ADDRESS = "unknown-address"
-
-
-class Refusal(NamedTuple):
-    client: str
-    kind: Kind
-    protocol: Protocol
-    family: Family
-    why: Why
-
-    @property
-    def id(self) -> str:
-        return f"{self.client}-{self.kind.value}-{self.protocol.name}-{self.family}-{self.why.value}"
-
-    @property
-    def target(self) -> tuple[str, int]:
-        if self.why is not Why.UNKNOWN_PORT:
-            return frontend(EMPTY if self.why is Why.NO_BACKEND else NOBODY, self.kind, self.family)
-        address, _ = frontend(service_of(ONE_BACKEND), self.kind, self.family)
-        return address, UNKNOWN_PORT
-
-
-def refusals() -> list[Refusal]:
-    """Pod addresses are the pods' own to refuse. An address that no Service has is a ClusterIP by its range only.
-    What a node sends to an external IP, and the router sends back, comes as from the node itself: to that the kernel
-    answers no ICMP."""
-    kinds = (Kind.CLUSTER_IP, Kind.NODE_PORT, Kind.EXTERNAL_IP)
-    every = (Refusal(*each) for each in product(CLIENTS, kinds, Protocol, FAMILIES, Why))
-    return [
-        it
-        for it in every
-        if (it.why is not Why.UNKNOWN_ADDRESS or it.kind is Kind.CLUSTER_IP)
-        and not (
-            isinstance(CLIENTS[it.client], Node)
-            and (it.kind, it.why, it.family) == (Kind.EXTERNAL_IP, Why.UNKNOWN_PORT, IPV4)
-            and it.protocol is not Protocol.TCP
-        )
-    ]
-
-
-def refused(asker: Station, kind: Kind, protocol: Protocol, why: Why) -> str:
-    """How a socket tells it: TCP is reset, the rest gets an ICMP error. A datagram that its own node refuses to send is
-    answered by EPERM; to a port that nobody has at its own address or at an external IP it is sent, and comes back."""
-    sent = kind is Kind.NODE_PORT and (asker != ONE or why is Why.UNKNOWN_PORT)
-    sent = sent or (kind is Kind.EXTERNAL_IP and why is Why.UNKNOWN_PORT)
-    at_once = isinstance(asker, Node) and not sent and protocol is not Protocol.TCP
-    return "PermissionError" if at_once else "ConnectionRefusedError"
-
-
-def right(it: Row | Refusal) -> str:
-    """The only right answer."""
-    if isinstance(it, Row):
-        return expected(it.path)
-    return refused(CLIENTS[it.client], it.kind, it.protocol, it.why)

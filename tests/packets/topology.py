@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from podwire.model.addresses import FAMILIES, IPV4, IPV6, Family
 from tests.kernel.rig import MakeSpace, Space, spaces
 from tests.packets.plan import (
+    BALANCER_RANGE,
     EXTERNAL_RANGE,
     FABRIC,
     ONE,
     OUTSIDE,
+    PROXY,
     SERVICE_RANGE,
     Node,
     Outside,
@@ -24,6 +26,7 @@ from tests.packets.plan import (
     router,
 )
 
+_BESIDE = (OUTSIDE, PROXY)
 _GATEWAY = {IPV4: "169.254.1.1", IPV6: "fe80::1"}
 _NODE_MAC = "ee:ee:ee:ee:ee:ee"
 
@@ -44,7 +47,8 @@ class Topology:
             *(_address(f"{router(family)}/{FABRIC[family].length}", "br0") for family in FAMILIES),
         )
         _set(self.fabric, "net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1")
-        self._plug_in(OUTSIDE)
+        for station in _BESIDE:
+            self._plug_in(station)
 
     def space(self, station: Station) -> Space:
         return self._spaces[station.name]
@@ -70,7 +74,8 @@ class Topology:
         ip(self.space(node), *(f"address del {_on_fabric(node, family)} dev eth0" for family in FAMILIES))
 
     def remove_node(self, node: Node) -> None:
-        ip(self.space(OUTSIDE), *(f"route del {node.block(family)}" for family in FAMILIES))
+        for station in _BESIDE:
+            ip(self.space(station), *(f"route del {node.block(family)}" for family in FAMILIES))
         ip(self.fabric, f"link del {node.name}")
         del self.nodes[node.name]
 
@@ -115,15 +120,17 @@ class Topology:
                 ip(self.space(other), *_ways_to(node, other))
 
     def _lead_to(self, node: Node) -> None:
-        """The client outside knows the way to all pods; it and the router know node one for all that is Services'."""
-        ip(self.space(OUTSIDE), *_ways_to(node))
+        """Machines beside the cluster know the way to all pods; the client and the router know node one for all that
+        is Services'."""
+        for station in _BESIDE:
+            ip(self.space(station), *_ways_to(node))
         for family in FAMILIES if node.number == ONE.number else ():
-            external, services = (
+            services, *led_here = (
                 f"route replace {range_[family]} via {node.address(family)}"
-                for range_ in (EXTERNAL_RANGE, SERVICE_RANGE)
+                for range_ in (SERVICE_RANGE, EXTERNAL_RANGE, BALANCER_RANGE)
             )
-            ip(self.space(OUTSIDE), external, services)
-            ip(self.fabric, external)
+            ip(self.space(OUTSIDE), services, *led_here)
+            ip(self.fabric, *led_here)
 
     def _plug_in(self, station: Node | Outside) -> None:
         space = self._spaces[station.name] = self._make_space(station.name)
