@@ -7,6 +7,7 @@ interface that nothing answers on, so what is translated by nobody goes there.
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -405,6 +406,29 @@ async def test_a_connection_lives_on(at_work: Rig, to: str, after: dict[ObjectKe
                 other.sendall(b"yes")
                 assert it.recv(100) == b"yes"
     assert deleted(at_work) == {}
+
+
+@pytest.mark.parametrize("to", [*CLUSTER_IPS, *EXTERNAL_IPS])
+async def test_a_connection_that_rests_is_remembered_as_long_as_under_kube_proxy(at_work: Rig, to: str) -> None:
+    """A day, and an hour where the client has closed its half: a long answer may be waited for."""
+    with listening(at_work.space("a"), to) as accept:
+        await change(at_work, {KEY: service(), SLICE: _at_port(*A)})
+        with client(at_work.space("c"), to, 80, socket.SOCK_STREAM) as it:
+            it.connect((to, 80))
+            with accept() as other:
+                assert _remembered(80) == {"ESTABLISHED": 86400}
+                it.shutdown(socket.SHUT_WR)
+                assert other.recv(1) == b""
+                other.sendall(b"late")
+                assert it.recv(100) == b"late"
+                assert _remembered(80) == {"CLOSE_WAIT": 3600}
+
+
+def _remembered(port: int) -> dict[str, int]:
+    """Of connections to a port: their states, and after how many seconds without a packet they are forgotten, to the
+    next minute."""
+    rows = [line.split() for line in Path("/proc/net/nf_conntrack").read_text().splitlines()]
+    return {row[5]: -(-int(row[4]) // 60) * 60 for row in rows if row[2] == "tcp" and f"dport={port}" in row[:10]}
 
 
 def _at_port(*addresses: str, port: int = 9090) -> BackendSlice:

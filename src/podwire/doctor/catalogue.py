@@ -129,6 +129,13 @@ CHECKS = (
     ),
     Check(
         "Kernel settings",
+        "conntrack-timeouts",
+        "net.netfilter.nf_conntrack_tcp_timeout_established and …_close_wait.",
+        "a TCP connection that rests must not be forgotten earlier than under kube-proxy",
+        settings.conntrack_timeouts,
+    ),
+    Check(
+        "Kernel settings",
         "settings-at-boot",
         "The lines of sysctl.d(5) that are in force at boot, against what Podwire sets.",
         "systemd sets them at boot, at each `sysctl --system`, and some at each new interface",

@@ -19,7 +19,11 @@ SYSCTLS: dict[str, str] = {
     "net/ipv4/ip_forward": "1",
     "net/ipv6/conf/all/forwarding": "1",
     "net/ipv4/conf/all/send_redirects": "0",
+    "net/netfilter/nf_conntrack_tcp_timeout_established": "86400",
+    "net/netfilter/nf_conntrack_tcp_timeout_close_wait": "3600",
 }
+"""By path below /proc/sys. Of connection tracking: seconds without a packet after which a TCP connection is forgotten,
+as KubeProxyConntrackConfiguration has them by default; the kernel alone gives a half-closed one a minute."""
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:

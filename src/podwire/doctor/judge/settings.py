@@ -16,6 +16,9 @@ from podwire.pods.wiring import LINK_PREFIX
 FULL, NEARLY_FULL = 0.95, 0.75
 """Shares of the connections that may be tracked."""
 FORWARDING = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
+FEW = 131_072
+"""Connections: the least that KubeProxyConntrackConfiguration gives a node."""
+TIMEOUTS = tuple(path for path in SYSCTLS if "_timeout_" in path)
 REDIRECTS = "net/ipv4/conf/all/send_redirects"
 
 
@@ -34,6 +37,11 @@ def forwarding(facts: Facts) -> Iterator[Judgement]:
 
 def redirects(facts: Facts) -> Iterator[Judgement]:
     yield from _wanted(facts, REDIRECTS, "", serious=False)
+
+
+def conntrack_timeouts(facts: Facts) -> Iterator[Judgement]:
+    for path in TIMEOUTS:
+        yield from _wanted(facts, path, "", serious=False)
 
 
 def _wanted(facts: Facts, path: str, harm: str, serious: bool = True) -> Iterator[Judgement]:
@@ -115,6 +123,8 @@ def conntrack(facts: Facts) -> Iterator[Judgement]:
         yield wrong(f"{seen}: new ones are dropped", fix)
     elif most and count >= NEARLY_FULL * most:
         yield warning(f"{seen}: when it is full, new ones are dropped", fix)
+    elif most < FEW:
+        yield note(f"{seen}: kube-proxy gives a node at least {FEW}", f"sysctl -w net.netfilter.nf_conntrack_max={FEW}")
     else:
         yield ok(seen)
 
