@@ -1,5 +1,5 @@
 # The targets say what they need; each one installs it first (scripts/setup), and at once where it is there.
-.PHONY: setup check test demo bench churn image cluster-build cluster-test conformance pod-start proto lock clean help root
+.PHONY: setup check test demo bench churn image cluster-build cluster-test conformance services-e2e pod-start proto lock clean help root
 
 PYTHON := .venv/bin/python
 CLUSTER_TESTS := tests/cluster
@@ -42,6 +42,9 @@ cluster-test: cluster-build ## real clusters of namespaces: IPv4, dual-stack, IP
 
 conformance: cluster-build ## Kubernetes' own conformance tests of the network, into build/conformance.json
 	$(PYTHON) -m tests.cluster.conformance
+
+services-e2e: cluster-build ## all of Kubernetes' tests of Services that need no cloud, into build/services-e2e.json
+	$(PYTHON) -m tests.cluster.conformance --services
 
 pod-start: cluster-build ## how fast pods start, beside the reference network, into build/bench.json
 	$(PYTHON) -m tests.cluster.pod_start

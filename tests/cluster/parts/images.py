@@ -37,6 +37,7 @@ _TOOLS = (
     "nftables",
     "procps",
     "socat",
+    "wget",  # that of a static busybox crashes as it asks glibc for a name service
 )
 # What the packages' own scripts would link.
 _ALTERNATIVES = {
