@@ -194,6 +194,13 @@ class Rig:
         while all(record.event != event for record in controller.history):
             await controller.next_record()
 
+    async def nobody_forgets(self) -> None:
+        """What the kernel remembers stays from now on: nobody looks after it."""
+        await self.running.flows.until_quiet()
+        assert self._flows is not None
+        self._flows.cancel()
+        await asyncio.wait([self._flows])
+
     async def forgotten(self) -> None:
         """Waits until what the kernel remembered of backends that are gone has been deleted."""
         controller = self.running.controller
@@ -312,12 +319,17 @@ def _answer(name: str, wake: socket.socket, bound: list[socket.socket]) -> None:
                     one.sendto(f"{name} {client[0]}".encode(), client)
 
 
-def ask(space: Space | None, to: str, port: int = 80, protocol: Protocol = Protocol.TCP, patience: float = 3) -> str:
-    """`NAME CLIENT` of who answers, or the name of the error. `space` None: the node itself. `patience` in seconds."""
+def ask(
+    space: Space | None, to: str, port: int = 80, protocol: Protocol = Protocol.TCP, patience: float = 3, source: int = 0
+) -> str:
+    """`NAME CLIENT` of who answers, or the name of the error. `space` None: the node itself. `patience` in seconds.
+    `source`: the client's port, 0: any."""
     family = socket.AF_INET6 if ":" in to else socket.AF_INET
     kind = socket.SOCK_DGRAM if protocol is Protocol.UDP else socket.SOCK_STREAM
     with in_space(space, family, kind) as client:
         client.settimeout(patience)
+        if source:
+            client.bind(("", source))
         try:
             client.connect((to, port))
             if kind == socket.SOCK_DGRAM:

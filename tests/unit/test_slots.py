@@ -31,13 +31,14 @@ from podwire.model.objects import Protocol
 
 backends = st.builds(lambda n: Backend(Address(n.to_bytes(4, "big")), 80), st.integers(1, 40))
 wanted = st.builds(
-    lambda some, heavy, weight, dropped: Serving(
-        some, dropped and not some, 0, some & heavy, weight if some & heavy else 1
+    lambda some, heavy, weight, dropped, affinity: Serving(
+        some, dropped and not some, affinity, some & heavy, weight if some & heavy else 1
     ),
     st.frozensets(backends, max_size=20),
     st.frozensets(backends, max_size=5),
     st.integers(1, 5),
     st.booleans(),
+    st.sampled_from((0, 60, 10800)),
 )
 broken = st.builds(
     Slots,
@@ -45,6 +46,9 @@ broken = st.builds(
     st.lists(st.none() | backends, max_size=16).map(tuple),
     st.booleans(),
     st.booleans(),
+    st.sampled_from((0, 60)),
+    st.none() | st.sampled_from((-1, 1, 4)),
+    st.frozensets(backends, max_size=4),
 )
 FRONTENDS = {
     IPV4: Frontend(parse_address("10.96.0.1"), Protocol.TCP, 80),
@@ -55,7 +59,7 @@ FRONTENDS = {
 def right(it: Slots, want: Serving) -> bool:
     if not want.backends:
         return it == Slots(None, (), refused=not want.dropped, dropped=want.dropped)
-    size = it.verdict or 0
+    size = (it.drawn if want.affinity else it.verdict) or 0
     held = Counter(b for b in it.backends if b is not None)
     return (
         size == len(it.backends)
@@ -63,6 +67,9 @@ def right(it: Slots, want: Serving) -> bool:
         and size // 2 <= held.total() <= size
         and all(b is not None for b in it.backends[: size // 2])
         and not it.refused | it.dropped
+        and it.affinity == want.affinity
+        and (it.verdict if want.affinity else it.drawn) is None
+        and it.keeps == (want.backends if want.affinity else frozenset())
     )
 
 
@@ -73,7 +80,7 @@ def test_slots_hold_all_keep_the_lower_half_full_and_move_little(history: list[S
         after = slots.slots(want, now)
         assert right(after, want)
         assert slots.slots(want, after) == after
-        if now is not None and now.verdict == after.verdict:
+        if now is not None and len(now.backends) == len(after.backends):
             moved = sum(a != b for a, b in zip(now.backends, after.backends, strict=True))
             old, new = Counter(now.backends), Counter(after.backends)
             assert moved <= 2 * ((old - new) + (new - old)).total()
@@ -234,6 +241,7 @@ def test_a_key_without_a_value_is_read_back(key: LocalPodKey | RestrictedKey) ->
 
 
 SIZES = {"eps": 16, "allowed": 16, "pods": 8, "service_ranges": 4, "cluster": 4, "external_ips": 4}
+SIZES |= {"serving": 20, "serving_internal": 20}
 elements_of_hands = st.lists(
     st.tuples(
         st.sampled_from(sorted(MAPS)),

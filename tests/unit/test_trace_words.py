@@ -138,6 +138,7 @@ def test_without_rules_only_what_decides_is_shown() -> None:
             "the client is not remembered: one of 2 slots is drawn",
             id="not remembered",
         ),
+        pytest.param([FOUND._replace(chain="affine60", target="", verdict="continue")], "", id="forgotten"),
         pytest.param(
             [DREW._replace(chain="affine60"), FORWARDED],
             "the client is remembered: its backend is 10.1.1.3:8080, "

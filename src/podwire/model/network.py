@@ -206,9 +206,10 @@ class Slots(NamedTuple):
     """A frontend as nftables holds it.
 
     `verdict` is its capacity class (1, 2, 4, 8 …), None where it has none, -1 where it is none that we give. Where
-    clients are remembered for `affinity` seconds it has none, and whom nobody remembers goes to the class `drawn`.
-    Right is: as many slots as the class, the lower half of them full; or no class and no slots, and it stands either
-    among the `refused` or among the `dropped`.
+    clients are remembered for `affinity` seconds it has none, and whom nobody remembers goes to the class `drawn`;
+    those in `keeps` keep the clients that are remembered with them: where it is right, all backends. Right is: as many
+    slots as the class, the lower half of them full; or no class and no slots, and it stands either among the `refused`
+    or among the `dropped`.
     """
 
     verdict: int | None
@@ -217,6 +218,7 @@ class Slots(NamedTuple):
     dropped: bool = False
     affinity: int = 0
     drawn: int | None = None
+    keeps: frozenset[Backend] = frozenset()
 
     @property
     def kind(self) -> str:
@@ -224,6 +226,8 @@ class Slots(NamedTuple):
         marks = [names.get(self.verdict, f"class {self.verdict}")]
         marks += [f"affinity {self.affinity} s"] * (self.affinity > 0)
         marks += [names.get(self.drawn, f"class {self.drawn} for the unknown")]
+        odd = self.keeps.symmetric_difference(it for it in self.backends if it is not None and self.affinity > 0)
+        marks += ["clients kept by others than answer"] * bool(odd)
         marks += ["refused"] * self.refused + ["dropped"] * self.dropped
         return " and ".join(mark for mark in marks if mark) or "no verdict"
 

@@ -39,8 +39,13 @@ def _remembering(family: Family, chain: str) -> list[str]:
         first = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
         return [f"update @affinity{seconds} {{ {ip} saddr . {first} : {ip} daddr . th dport }}"]
     if chain.startswith("affine"):
-        drawn = "drawn_internal" if chain.startswith("affinein") else "drawn"
-        key = f"{ip} saddr . {ip} daddr . meta l4proto"
-        known = [f"meta l4proto {p} dnat {ip} to {key} . th dport map @affinity{seconds}" for p in PROTOCOLS]
-        return [*known, f"{ip} daddr . meta l4proto . th dport vmap @{drawn}"]
+        which = "_internal" if chain.startswith("affinein") else ""
+        frontend = f"{ip} daddr . meta l4proto"
+        serves = f". ct reply {ip} saddr . ct reply proto-src @serving{which}"
+        known = [
+            f"{frontend} . {p} dport {serves} dnat {ip} to {ip} saddr . {frontend} . {p} dport map @affinity{seconds}"
+            for p in PROTOCOLS
+        ]
+        forget = f"delete @affinity{seconds} {{ {ip} saddr . {frontend} . th dport : {ip} daddr . th dport }}"
+        return [*known, forget, f"{frontend} . th dport vmap @drawn{which}"]
     return []

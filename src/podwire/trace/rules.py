@@ -50,6 +50,8 @@ def meaning(step: Step, rule: str, service: str, where: str) -> str:
     if _REMEMBERED.match(event.chain) and event.target:
         size = _size(event.target)
         return f"the client is not remembered: {_draw(size)}" if size else ""
+    if _REMEMBERED.match(event.chain) and event.verdict == "continue":
+        return ""  # what was remembered of a client, if anything, is forgotten
     if _CLASS.match(event.chain) or _REMEMBERED.match(event.chain):
         drawn = f"{_backend(step)}{f', {where}' if where else ''}"
         return f"backend {drawn}" if _CLASS.match(event.chain) else f"the client is remembered: its backend is {drawn}"

@@ -3,8 +3,9 @@
 Invariants: for 60 seconds these are, in the table of each family,
 
     affinity60   a map that fills itself: client . frontend → backend, each entry for 60 seconds after its last use
-    affine60     asks it, and sends whom it does not know to the class in `drawn`
-    affinein60   the same for the list of the cluster, `drawn_internal`
+    affine60     asks it, and the set `serving` whether that backend still answers; whom they do not know is
+                 forgotten and goes to the class in `drawn`
+    affinein60   the same for the list of the cluster, with `serving_internal` and `drawn_internal`
     learn60      puts the client of a new connection into it, with the backend that was chosen
     sealed60     an empty chain whose comment is the digest of the others as they were read when just made
 
@@ -20,13 +21,16 @@ from podwire.dataplane.messages import CREATE, Message, attr, nest, text
 from podwire.dataplane.nftables.expressions import (
     FIELDS,
     REGISTER,
+    copy,
     dnat,
     dport,
     equal,
     header,
     l4proto,
     lookup,
+    member,
     original,
+    reply,
 )
 from podwire.dataplane.nftables.wire import (
     APPEND,
@@ -49,8 +53,9 @@ _NAME = re.compile(r"(?:affinity|affine|affinein|learn|sealed)([1-9][0-9]*)\Z")
 _MAP, _TIMEOUT, _DYNAMIC = 0x8, 0x10, 0x20
 # nft's numbers of its types; of a concatenation, six bits each.
 _ADDRESS, _PROTOCOL, _SERVICE = {4: 7, 16: 8}, 12, 13
-_CT_PROTO_DST = 12
+_CT_PROTO_SRC, _CT_PROTO_DST = 11, 12
 _VERDICT = 0
+_UPDATE, _DELETE = 1, 2
 
 
 def seconds_of(name: str) -> int:
@@ -69,7 +74,7 @@ def make(family: Family, seconds: int, *, anew: bool) -> list[Message]:
         found.append(Message(DELSET, 0, whole + text(2, f"affinity{seconds}")))
     found.append(Message(NEWSET, CREATE, whole + _map(family, seconds)))
     rules = [(chain, each) for chain in chains[:2] for each in _asking(family, seconds, chain.startswith("affinein"))]
-    rules.append((chains[2], _learning(family, seconds)))
+    rules.append((chains[2], _put(family, seconds, _UPDATE, original_way=True)))
     found += [Message(NEWRULE, CREATE | APPEND, whole + text(2, chain) + nest(4, each)) for chain, each in rules]
     return found
 
@@ -119,35 +124,54 @@ def _map(family: Family, seconds: int) -> bytes:
 
 
 def _asking(family: Family, seconds: int, internal: bool) -> list[bytes]:
-    """One rule for each protocol, and one for whom the map does not know."""
-    words = family.size // 4
-    at = REGISTER
-    frontend = [header(at, FIELDS[family.size].destination, family), l4proto(at + words), dport(at + words + 1)]
-    key = [
-        header(at, FIELDS[family.size].source, family),
-        header(at + words, FIELDS[family.size].destination, family),
+    """One rule for each protocol, and two for whom they do not know: what is remembered of them is forgotten, since
+    learning does not replace it.
+
+    A backend that has gone is in `serving` no more, so what is remembered of it counts for nothing at once, however
+    many clients that are. nft 1.0.6 aborts where a map's answer is part of a key. So the answer is copied, beginning
+    one word before it, to where nft believes the source of the flow's answers to be, which is who the backend is.
+    """
+    words, at, fields = family.size // 4, REGISTER, FIELDS[family.size]
+    known = at + 1
+    to = known + words
+    proto, port, backend = to + words, to + words + 1, to + words + 2
+    client = [
+        header(at, fields.source, family),
+        header(at + words, fields.destination, family),
         l4proto(at + 2 * words),
         dport(at + 2 * words + 1),
     ]
-    found = [
-        b"".join((l4proto(at), equal(at, protocol), *key, lookup(f"affinity{seconds}", at), dnat(family)))
-        for protocol in Protocol
-    ]
+    frontend = [header(to, fields.destination, family), l4proto(proto), dport(port)]
+    ask = b"".join(
+        (
+            reply(backend, fields.answering),
+            reply(backend + words, _CT_PROTO_SRC),
+            *client,
+            lookup(f"affinity{seconds}", at, known),
+            copy(at, port, words + 2),
+            *frontend,
+            member("serving_internal" if internal else "serving", to),
+            dnat(family, known, backend + words),
+        )
+    )
+    found = [l4proto(at) + equal(at, protocol) + ask for protocol in Protocol]
+    frontend = [header(at, fields.destination, family), l4proto(at + words), dport(at + words + 1)]
     others = expression("lookup", text(1, "drawn_internal" if internal else "drawn"), u32(2, at), u32(3, _VERDICT))
-    return [*found, b"".join((*frontend, others))]
+    return [*found, _put(family, seconds, _DELETE, original_way=False), b"".join((*frontend, others))]
 
 
-def _learning(family: Family, seconds: int) -> bytes:
+def _put(family: Family, seconds: int, operation: int, original_way: bool) -> bytes:
+    """The client and its frontend, with where it goes. `original_way`: it is on its way to a backend already."""
     words, at, fields = family.size // 4, REGISTER, FIELDS[family.size]
-    backend = at + 2 * words + 2
+    to, port, backend = at + words, at + 2 * words + 1, at + 2 * words + 2
     return b"".join(
         (
             header(at, fields.source, family),
-            original(at + words, fields.original),
+            original(to, fields.original) if original_way else header(to, fields.destination, family),
             l4proto(at + 2 * words),
-            original(at + 2 * words + 1, _CT_PROTO_DST),
+            original(port, _CT_PROTO_DST) if original_way else dport(port),
             header(backend, fields.destination, family),
             dport(backend + words),
-            expression("dynset", text(1, f"affinity{seconds}"), u32(3, 1), u32(4, at), u32(5, backend)),
+            expression("dynset", text(1, f"affinity{seconds}"), u32(3, operation), u32(4, at), u32(5, backend)),
         )
     )

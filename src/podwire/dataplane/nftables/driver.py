@@ -28,6 +28,8 @@ MAPS = (
     "drawn",
     "drawn_internal",
     "remembered",
+    "serving",
+    "serving_internal",
     "eps",
     "refused",
     "dropped",

@@ -16,14 +16,16 @@ REGISTER = 8
 
 
 class Fields(NamedTuple):
-    """Where a family's header has its addresses, and what the kernel calls a flow's first destination."""
+    """Where a family's header has its addresses, and what the kernel calls a flow's first destination and the source
+    of its answers."""
 
     source: int
     destination: int
     original: int
+    answering: int
 
 
-FIELDS = {4: Fields(12, 16, 20), 16: Fields(8, 24, 22)}
+FIELDS = {4: Fields(12, 16, 20, 19), 16: Fields(8, 24, 22, 21)}
 
 
 def header(register: int, offset: int, family: Family) -> bytes:
@@ -46,11 +48,26 @@ def original(register: int, key: int) -> bytes:
     return expression("ct", u32(2, key), u32(1, register), attr(3, bytes((0,))))
 
 
-def lookup(name: str, register: int) -> bytes:
-    return expression("lookup", text(1, name), u32(2, register), u32(3, register))
+def reply(register: int, key: int) -> bytes:
+    return expression("ct", u32(2, key), u32(1, register), attr(3, bytes((1,))))
 
 
-def dnat(family: Family) -> bytes:
-    address, port = REGISTER, REGISTER + family.size // 4
+def copy(source: int, to: int, words: int) -> bytes:
+    """By turning the bytes of each word and turning them back; the two may not overlap."""
+    length, size = u32(4, 4 * words), u32(5, 4)
+    there = expression("byteorder", u32(1, source), u32(2, to), u32(3, 0), length, size)
+    return there + expression("byteorder", u32(1, to), u32(2, to), u32(3, 1), length, size)
+
+
+def lookup(name: str, register: int, into: int) -> bytes:
+    return expression("lookup", text(1, name), u32(2, register), u32(3, into))
+
+
+def member(name: str, register: int) -> bytes:
+    """The rule goes on where the set has what lies from that register on."""
+    return expression("lookup", text(1, name), u32(2, register))
+
+
+def dnat(family: Family, address: int, port: int) -> bytes:
     kind = (u32(1, 1), u32(2, family.number))
     return expression("nat", *kind, u32(3, address), u32(4, address), u32(5, port), u32(6, port), u32(7, 3))

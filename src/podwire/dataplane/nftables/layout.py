@@ -12,8 +12,9 @@ empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that n
                then one from the lower half, which is always full; then the first slot, since every lookup reads the
                newest generation: a frontend may have left this class in between
     i1 … i8192 the same for the cluster's list: its slots are numbered from INTERNAL on
-    affine60   asks who is remembered for 60 seconds (map `affinity60`), and sends the others to the class in `drawn`;
-               affinein60 does it for the cluster's list. These come and go with the Services: see affinity.py
+    affine60   asks who is remembered for 60 seconds (map `affinity60`) with a backend that is still among those in
+               `serving`, and sends the others to the class in `drawn`; affinein60 does it for the cluster's list, with
+               `serving_internal`. These come and go with the Services: see affinity.py
     in         remembers who connects, by the chain learn60 that `remembered` names; so does post
     entry,     whatever still goes to a refused frontend or to an address that is only a Service's is refused at once,
     local      and what comes from elsewhere to an external IP; what goes to a dropped one vanishes
@@ -91,16 +92,20 @@ def seal(family: Family, digest: str) -> str:
 
 
 def _maps(family: Family) -> list[str]:
-    """Fixed sizes select the map that does not resize: twice as fast to load."""
+    """Fixed sizes select the map that does not resize: twice as fast to load. Those of affinity, which few Services
+    have, grow as they are filled."""
     ip = keyword(family)
     where, kind = f"{ip} {TABLE}", "ipv4_addr" if family == IPV4 else "ipv6_addr"
     slot = f"{ip} daddr . meta l4proto . th dport . numgen random mod 2"
+    pair = f"{kind} . inet_proto . inet_service . {kind} . inet_service"  # a frontend and one of its backends
     return [
         f"add map {where} svc {{ type {kind} . inet_proto . inet_service : verdict; size 131072; }}",
         f"add map {where} svc_internal {{ type {kind} . inet_proto . inet_service : verdict; size 131072; }}",
         f"add map {where} drawn {{ type {kind} . inet_proto . inet_service : verdict; size 65536; }}",
         f"add map {where} drawn_internal {{ type {kind} . inet_proto . inet_service : verdict; size 65536; }}",
         f"add map {where} remembered {{ type {kind} . inet_proto . inet_service : verdict; size 65536; }}",
+        f"add set {where} serving {{ type {pair}; }}",
+        f"add set {where} serving_internal {{ type {pair}; }}",
         f"add map {where} eps {{ typeof {slot} : {ip} daddr . th dport; size {SLOTS}; }}",
         f"add set {where} refused {{ type {kind} . inet_proto . inet_service; size 131072; }}",
         f"add set {where} dropped {{ type {kind} . inet_proto . inet_service; size 131072; }}",

@@ -139,11 +139,13 @@ class _Read:
         self.affinity = 0
         self.refused = self.dropped = False
         self.slots: dict[int, Backend] = {}
+        self.keeps: set[Backend] = set()
 
     def slots_(self) -> Slots:
         length = max(self.verdict or 0, self.drawn or 0, max(self.slots, default=-1) + 1)
         backends = tuple(self.slots.get(n) for n in range(length))
-        return Slots(self.verdict, backends, self.refused, self.dropped, self.affinity, self.drawn)
+        keeps = frozenset(self.keeps)
+        return Slots(self.verdict, backends, self.refused, self.dropped, self.affinity, self.drawn, keeps)
 
 
 def _frontends(family: Family, dumped: Dumped) -> dict[Any, Any]:
@@ -154,6 +156,14 @@ def _frontends(family: Family, dumped: Dumped) -> dict[Any, Any]:
             frontend = _frontend_of(family, element.key, slot=name == "eps") if element.key is not None else None
             if frontend is None or not _take(read, name, frontend, element):
                 found[AlienKey(family, name, element.raw)] = True
+    for names in (ALL, CLUSTER):
+        for element in elements(dumped.get(names.serving, ())):
+            pair = _pair_of(family, element.key or b"")
+            if pair is None:
+                found[AlienKey(family, names.serving, element.raw)] = True
+            else:
+                key = InternalKey(pair[0]) if names is CLUSTER else pair[0]
+                read.setdefault(key, _Read()).keeps.add(pair[1])
     return found | {key: held.slots_() for key, held in read.items()}
 
 
@@ -189,6 +199,14 @@ def remembered_flow(family: Family, element: Element) -> Flow | None:
 def _backend_of(family: Family, data: bytes) -> Backend:
     packed = attrs(data).get(1, b"").ljust(family.size + 4, b"\0")
     return Backend(Address(packed[: family.size]), int.from_bytes(packed[family.size : family.size + 2], "big"))
+
+
+def _pair_of(family: Family, key: bytes) -> tuple[Frontend, Backend] | None:
+    size = family.size
+    frontend = _frontend_of(family, key[: size + 8])
+    rest = key[size + 8 :]
+    backend = Backend(Address(rest[:size]), int.from_bytes(rest[size : size + 2], "big"))
+    return (frontend, backend) if frontend is not None and len(rest) == size + 4 else None
 
 
 def _class_of(data: bytes, names: Names) -> int:

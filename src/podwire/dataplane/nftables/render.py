@@ -82,9 +82,9 @@ def holder(key: Any) -> tuple[str, ...]:
         case RememberKey():
             return ("remembered",)
         case InternalKey():
-            return ("svc_internal", "drawn_internal", "eps")
+            return ("svc_internal", "drawn_internal", "serving_internal", "eps")
         case Frontend():
-            return ("svc", "drawn", "eps", "refused", "dropped")
+            return ("svc", "drawn", "serving", "eps", "refused", "dropped")
         case AlienKey(_, name):
             return (name,)
     return ()
@@ -149,17 +149,18 @@ def _frontend(key: Frontend, before: Slots | None, after: Slots | None) -> list[
 
 class Names(NamedTuple):
     """Where a list lies: its verdicts, those of who is not remembered, its classes' letter, its first slot's number,
-    and the chains that ask who is remembered."""
+    the chains that ask who is remembered, and the set of who keeps the clients that are."""
 
     verdicts: str
     drawn: str
     letter: str
     first: int
     affine: str
+    serving: str
 
 
-ALL = Names("svc", "drawn", "c", 0, "affine")
-CLUSTER = Names("svc_internal", "drawn_internal", "i", INTERNAL, "affinein")
+ALL = Names("svc", "drawn", "c", 0, "affine", "serving")
+CLUSTER = Names("svc_internal", "drawn_internal", "i", INTERNAL, "affinein", "serving_internal")
 """The list for clients in the cluster, where there is one."""
 
 
@@ -174,12 +175,14 @@ def _list(key: Frontend, names: Names, before: Slots, after: Slots) -> list[Mess
         (names.verdicts, _chain(names, before.verdict, before.affinity), _chain(names, after.verdict, after.affinity)),
         (names.drawn, _chain(names, before.drawn), _chain(names, after.drawn)),
     ]
-    found: list[Message] = []
+    leave = [element(_pair_key(key, b)) for b in sorted(before.keeps - after.keeps)]
+    found = messages(family, names.serving, leave, delete=True)
     for holder_, was, will in moves:
         if was != will and was:
             found += messages(family, holder_, [element(name)], delete=True)
     found += messages(family, "eps", drop, delete=True)
     found += messages(family, "eps", add)
+    found += messages(family, names.serving, [element(_pair_key(key, b)) for b in sorted(after.keeps - before.keeps)])
     for holder_, was, will in reversed(moves):
         if was != will and will:
             found += messages(family, holder_, [element(name, verdict(GOTO, will))])
@@ -207,6 +210,10 @@ def frontend_key(it: Frontend) -> bytes:
 
 def _backend_key(it: Backend) -> bytes:
     return it.address + _PORT.pack(it.port)
+
+
+def _pair_key(frontend: Frontend, it: Backend) -> bytes:
+    return frontend_key(frontend) + it.address + _PORT.pack(it.port)
 
 
 def _range(first: Address, last: Address) -> list[bytes]:

@@ -40,7 +40,8 @@ def slots(wanted: Serving, now: Slots | None) -> Slots:
         found[number] = backend  # the lowest free slot: the lower half fills first
     _fill_lower_half(found)
     if wanted.affinity:
-        return Slots(None, tuple(found), affinity=wanted.affinity, drawn=size)
+        keeps = frozenset(backend for backend in found if backend is not None)
+        return Slots(None, tuple(found), affinity=wanted.affinity, drawn=size, keeps=keeps)
     return Slots(size, tuple(found))
 
 
