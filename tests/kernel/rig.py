@@ -320,7 +320,12 @@ def _answer(name: str, wake: socket.socket, bound: list[socket.socket]) -> None:
 
 
 def ask(
-    space: Space | None, to: str, port: int = 80, protocol: Protocol = Protocol.TCP, patience: float = 3, source: int = 0
+    space: Space | None,
+    to: str,
+    port: int = 80,
+    protocol: Protocol = Protocol.TCP,
+    patience: float = 3,
+    source: int = 0,
 ) -> str:
     """`NAME CLIENT` of who answers, or the name of the error. `space` None: the node itself. `patience` in seconds.
     `source`: the client's port, 0: any."""
