@@ -23,9 +23,11 @@ from tests.packets.plan import (
     TWO,
     TWO_BACKEND,
     TWO_CLIENT,
+    Backend,
     Exposed,
     Node,
     Pod,
+    State,
     Station,
     service_of,
 )
@@ -33,6 +35,7 @@ from tests.packets.planes import Podwire, podwire
 from tests.packets.questions import Asked, everything, right
 from tests.packets.refusals import SILENCE, Why, refused
 from tests.packets.table import FRONTENDS, Kind, Path, expected, frontend, target
+from tests.packets.terms import answer
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +71,11 @@ def _questions(
     for asker, kind, family, protocol in product(askers, kinds, FAMILIES, protocols):
         if gone or not service.backends:
             where = frontend(service, kind, family, entry)
-            answer = refused(asker, kind, protocol, Why.UNKNOWN_PORT if gone else Why.NO_BACKEND)
+            told = refused(asker, kind, protocol, Why.UNKNOWN_PORT if gone else Why.NO_BACKEND)
         else:
             path = Path(asker, kind, family, service.backends[0].station, entry)
-            where, answer = target(path, service), expected(path)
-        found[Asking(asker, protocol, *where)] = answer
+            where, told = target(path, service), expected(path)
+        found[Asking(asker, protocol, *where)] = told
     return found
 
 
@@ -139,6 +142,41 @@ def test_a_pod_moves_to_another_node(at_work: Cluster[Podwire]) -> None:
             at_work.plane.publish(slice_objects(moved))
             at_work.come_to(_questions(askers, FRONTENDS, moved))
         at_work.come_to(_questions(askers, (*FRONTENDS, Kind.POD_ADDRESS), moved))
+
+
+SAYING = Exposed("saying", 73).to(TWO_BACKEND)
+LEAVING = (Backend(ONE_BACKEND, State.LEAVING), Backend(TWO_BACKEND))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param(
+            SAYING, SAYING._replace(external_local=True, internal_local=True), id="the traffic policies are Local"
+        ),
+        pytest.param(
+            SAYING, SAYING._replace(sources=("10.1.1.2/32", "fd01:0:0:1::2/128")), id="source ranges leave one client"
+        ),
+        pytest.param(SAYING, SAYING._replace(node_ports=False), id="it has no node ports"),
+        pytest.param(
+            SAYING._replace(backends=LEAVING), SAYING._replace(backends=LEAVING[:1]), id="one that is leaving is left"
+        ),
+    ],
+)
+def test_a_service_says_otherwise_and_takes_it_back(at_work: Cluster[Podwire], one: Exposed, other: Exposed) -> None:
+    with _published(at_work, one):
+        for said in (one, other, one):
+            at_work.plane.publish([service_object(said), *slice_objects(said)])
+            at_work.come_to(_of_what_it_says(said))
+
+
+def _of_what_it_says(service: Exposed) -> dict[Asking, str]:
+    askers: tuple[Station, ...] = (ONE_CLIENT, TWO_CLIENT, ONE, OUTSIDE)
+    every = product(askers, FRONTENDS, (Protocol.TCP, Protocol.UDP), FAMILIES)
+    return {
+        Asking(asker, protocol, *frontend(service, kind, family)): answer(service, asker, kind, protocol, family)
+        for asker, kind, protocol, family in every
+    }
 
 
 # To connection tracking the datagrams of one socket are one connection, however long it lasts.

@@ -10,6 +10,7 @@ from tests.packets.objects import objects
 from tests.packets.plan import ONE, PODS, PROXY, TWO, Node, Pod, Station
 from tests.packets.planes import Plane
 from tests.packets.questions import ALL_SERVICES, Asked, asker_of, everything, target_of
+from tests.packets.refusals import SILENCE
 from tests.packets.topology import Topology, topology
 from tests.packets.watching import until_none
 
@@ -61,7 +62,7 @@ class Cluster(Generic[AnyPlane]):
 
     def come_to(self, wanted: dict[Asking, str]) -> None:
         """Asks all of it until each answer is right, again after each change of a node's network."""
-        questions = {it: self._question(it) for it in wanted}
+        questions = {it: self._question(it, answer == SILENCE) for it, answer in wanted.items()}
         self.until(wanted, lambda: ask_all(questions))
 
     def until(self, wanted: dict[Asking, str], ask: Callable[[], dict[Asking, str]]) -> None:

@@ -138,9 +138,10 @@ def only_services(now: Snapshot, address: Address) -> bool:
 
 
 def is_external_ip(now: Snapshot, address: Address) -> bool:
-    """Whether what no frontend takes at this address is refused to those who send it from elsewhere."""
-    claimed = any(address in now.services[key].external_ips for key in now.claims.get(address, ()))
-    return claimed and not is_own(now, address)
+    """Whether what no frontend takes at this address, an external IP or a load balancer's, is refused to those who send
+    it from elsewhere."""
+    claims = (now.services[key] for key in now.claims.get(address, ()))
+    return any(address in (*it.external_ips, *it.balancer_ips) for it in claims) and not is_own(now, address)
 
 
 def _is_elsewhere(now: Snapshot, client: Address | None) -> bool:

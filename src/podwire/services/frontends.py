@@ -2,7 +2,8 @@
 
 Invariants: a frontend has one owner, the oldest Service that claims it (creation time, then name); the others are told
 so by `explain`. A Service's frontends exist with or without backends: without, they are refused, or dropped where the
-traffic policy leaves them to other nodes. Clients in the cluster find all backends whatever externalTrafficPolicy says.
+traffic policy leaves them to other nodes. Pods of all nodes, and this node itself, find all backends whatever
+externalTrafficPolicy says; to this node another one comes from outside.
 """
 
 from collections.abc import Iterable, Iterator

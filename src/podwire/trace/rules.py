@@ -26,7 +26,7 @@ _STOPS = (
     ),
     ("@refused", Stop.REFUSED, "refused: the frontend has no ready backend"),
     ("@service_ranges", Stop.REFUSED, "refused: no Service has this port and protocol of a Service's address"),
-    ("@external_ips", Stop.REFUSED, "refused: no Service has this port and protocol of an external IP"),
+    ("@external_ips", Stop.REFUSED, "refused: no Service has this port and protocol of its external address"),
 )
 """By the set that the rule asks."""
 
