@@ -4,8 +4,8 @@ import ctypes
 import http.server
 import json
 import os
-import re
 import platform
+import re
 import shutil
 import signal
 import socket
