@@ -29,11 +29,12 @@ from tests.unit.test_stale_flows import entry
 
 TO = Frontend(parse_address("10.96.0.10"), Protocol.UDP, 53)
 OTHER = Frontend(parse_address("10.96.0.11"), Protocol.UDP, 54)
+CLIENT = parse_address("10.2.0.0")
 GONE, STAYS = Backend(parse_address("10.1.1.2"), 53), Backend(parse_address("10.1.1.3"), 53)
 
 
 def fill(tracking: netlink.Socket, entries: int) -> None:
-    flow = Flow(TO, GONE)
+    flow = Flow(TO, GONE, CLIENT)
     for at in range(0, entries, SLICE):
         wanted = []
         for number in range(at, min(at + SLICE, entries)):
@@ -56,7 +57,7 @@ async def look(driver: Conntrack, frontend: Frontend | None) -> tuple[dict[str, 
         found = [
             it
             for it in driver.read([frontend] if frontend is not None else [], frontend is None, lambda: False)
-            if stale(it.flow, held, {}, ())
+            if stale(it.flow, held, {}, (), lambda _: True)
         ]
         spent.append(time.thread_time() - began)
         return found

@@ -17,7 +17,7 @@ from podwire.dataplane.conntrack import messages as m
 from podwire.model.network import Backend, Frontend, Slots
 from podwire.model.snapshot import Local, Snapshot
 from podwire.services.stale import Flow
-from tests.unit.test_stale_flows import DNS, NODE_PORT, A, B, backend, frontend, serving
+from tests.unit.test_stale_flows import DNS, ME4, NODE_PORT, A, B, backend, frontend, serving
 
 TO = frontend(DNS)
 
@@ -94,15 +94,15 @@ async def reported(world: World) -> list[str]:
 async def test_a_change_is_looked_after_twice(world: World) -> None:
     world.hold(TO, serving(A, B))
     world.hold(TO, serving(B))
-    world.tracking.flows = [Flow(TO, backend(A)), Flow(TO, backend(B))]
+    world.tracking.flows = [Flow(TO, backend(A), ME4), Flow(TO, backend(B), ME4)]
     assert await reported(world) == ["FlowsReconciled 1 deleted"]
-    assert world.tracking.flows == [Flow(TO, backend(B))]
+    assert world.tracking.flows == [Flow(TO, backend(B), ME4)]
     assert world.flows.looks == 2
     assert world.controller.tally.flows_deleted == {"UDP": 1}
 
 
 async def test_an_entry_that_was_made_behind_the_first_look_s_back_goes_with_the_second(world: World) -> None:
-    late = iter([lambda: None, lambda: world.tracking.flows.append(Flow(TO, backend(A)))])
+    late = iter([lambda: None, lambda: world.tracking.flows.append(Flow(TO, backend(A), ME4))])
     world.tracking.meanwhile = lambda: next(late)()
     world.hold(TO, serving(A))
     world.hold(TO, serving(B))
@@ -136,14 +136,14 @@ async def test_a_backend_that_came_while_the_table_was_read_keeps_its_flows(worl
 
     world.hold(TO, serving(A))
     world.hold(TO, serving(B))
-    world.tracking.flows, world.tracking.meanwhile = [Flow(TO, backend(A))], meanwhile
+    world.tracking.flows, world.tracking.meanwhile = [Flow(TO, backend(A), ME4)], meanwhile
     assert await reported(world) == []
-    assert world.tracking.flows == [Flow(TO, backend(A))]
+    assert world.tracking.flows == [Flow(TO, backend(A), ME4)]
 
 
 async def test_a_failure_is_told_once_and_tried_again(world: World) -> None:
     world.tracking.broken = 3
-    world.tracking.flows = [Flow(TO, backend(A))]
+    world.tracking.flows = [Flow(TO, backend(A), ME4)]
     world.hold(TO, serving(A))
     world.hold(TO, serving(B))
     while world.tracking.flows:
@@ -155,7 +155,7 @@ async def test_a_failure_is_told_once_and_tried_again(world: World) -> None:
 async def test_a_frontend_whose_change_failed_waits_until_it_is_known(world: World) -> None:
     world.hold(TO, serving(A))
     world.hold(TO, None, error="no")
-    world.tracking.flows = [Flow(TO, backend(A))]
+    world.tracking.flows = [Flow(TO, backend(A), ME4)]
     assert await reported(world) == []
     world.note(TO, Outcome(None))
     world.controller.snapshot = Snapshot(Local("one"), programmed=world.controller.snapshot.programmed)
@@ -166,7 +166,7 @@ async def test_a_frontend_whose_change_failed_waits_until_it_is_known(world: Wor
 async def test_a_resync_looks_at_everything(world: World) -> None:
     world.note(TO, Outcome(serving(B)))
     gone = Backend(backend(A).address, 1)
-    world.tracking.flows = [Flow(TO, gone), Flow(frontend("9.9.9.9:53"), backend("9.9.9.9:53"))]
+    world.tracking.flows = [Flow(TO, gone, ME4), Flow(frontend("9.9.9.9:53"), backend("9.9.9.9:53"), ME4)]
     world.flows.follow(_result(Resync(ResyncReason.ON_DEMAND), {}))
     assert await reported(world) == ["FlowsReconciled 1 deleted"]
     assert len(world.tracking.asked) == 12

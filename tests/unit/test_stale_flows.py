@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podwire.controller.events import KubeStateChange
+from podwire.controller.snapshot import fold
 from podwire.dataplane.conntrack import messages as m
 from podwire.dataplane.messages import attr, attrs, nest
 from podwire.model.addresses import FAMILIES, IPV4, IPV6, Address, Family, parse_address, parse_host_port, parse_prefix
 from podwire.model.network import Backend, ExternalKey, Frontend, InternalKey, Slots
-from podwire.model.objects import Protocol
-from podwire.model.snapshot import UNKNOWN
-from podwire.services.stale import Flow, frontend_of, lost, stale
+from podwire.model.objects import Node, NodeKey, Protocol
+from podwire.model.snapshot import UNKNOWN, Local, Snapshot
+from podwire.services.stale import Flow, frontend_of, is_inside, lost, stale
 
 RANGES = (parse_prefix("10.96.0.0/16"),)
 A, B, C = "10.1.1.2:53", "10.1.1.3:53", "10.1.1.4:53"
@@ -48,7 +50,10 @@ HELD: dict[Any, Any] = {
     InternalKey(frontend("203.0.113.4:53")): UNKNOWN,
     frontend("192.0.2.1:30055"): DROPPED,
     InternalKey(frontend("192.0.2.1:30055")): serving(A),
+    frontend("203.0.113.5:53"): serving(A),
+    InternalKey(frontend("203.0.113.5:53")): serving(B),
 }
+POD, OUTSIDE = parse_address("10.1.1.9"), parse_address("198.51.100.9")
 FORMER = {frontend("192.0.2.1:30054"): frozenset({backend(C)})}
 
 
@@ -80,16 +85,57 @@ FORMER = {frontend("192.0.2.1:30054"): frozenset({backend(C)})}
     ],
 )
 def test_a_flow_is_stale_where_its_service_sends_nobody(to: str, answers: str, is_stale: bool) -> None:
-    flow = Flow(frontend(to), backend(answers))
-    assert stale(flow, HELD, FORMER, RANGES) is is_stale
+    flow = Flow(frontend(to), backend(answers), POD)
+    assert stale(flow, HELD, FORMER, RANGES, POD.__eq__) is is_stale
+
+
+@pytest.mark.parametrize(
+    ("client", "to", "answers", "is_stale"),
+    [
+        pytest.param(OUTSIDE, "203.0.113.3:53", A, False, id="outside, to the list of all"),
+        pytest.param(OUTSIDE, "203.0.113.3:53", B, True, id="outside, to a backend for the cluster alone"),
+        pytest.param(POD, "203.0.113.3:53", B, False, id="a pod, to a backend for the cluster alone"),
+        pytest.param(OUTSIDE, "192.0.2.1:30055", A, True, id="outside, where it is dropped now"),
+        pytest.param(POD, "192.0.2.1:30055", A, False, id="a pod, where others are dropped"),
+        pytest.param(POD, "203.0.113.5:53", A, True, id="a pod, to a backend for all others alone"),
+        pytest.param(OUTSIDE, "203.0.113.5:53", A, False, id="outside, to a backend for all others alone"),
+        pytest.param(OUTSIDE, DNS, B, False, id="outside, where there is one list"),
+    ],
+)
+def test_a_flow_is_judged_by_the_list_of_its_client(client: Address, to: str, answers: str, is_stale: bool) -> None:
+    flow = Flow(frontend(to), backend(answers), client)
+    assert stale(flow, HELD, FORMER, RANGES, POD.__eq__) is is_stale
+
+
+@pytest.mark.parametrize(
+    ("client", "inside"),
+    [
+        pytest.param("10.1.2.9", True, id="a pod of another node"),
+        pytest.param("192.0.2.1", True, id="the node"),
+        pytest.param("192.0.2.77", True, id="the node, by what only its kernel says"),
+        pytest.param("127.0.0.1", True, id="the node's loopback"),
+        pytest.param("::1", True, id="the node's IPv6 loopback"),
+        pytest.param("192.0.2.2", False, id="another node"),
+        pytest.param("198.51.100.9", False, id="somebody else"),
+        pytest.param("2001:db8::1", False, id="somebody else's IPv6"),
+    ],
+)
+def test_pods_and_the_node_find_the_list_for_the_cluster(client: str, inside: bool) -> None:
+    local = Local("one", addresses=frozenset({parse_address("192.0.2.77")}))
+    nodes: list[tuple[NodeKey, Node]] = [
+        (NodeKey("one"), Node((parse_prefix("10.1.1.0/24"),), (parse_address("192.0.2.1"),))),
+        (NodeKey("two"), Node((parse_prefix("10.1.2.0/24"),), (parse_address("192.0.2.2"),))),
+    ]
+    now, _ = fold(Snapshot(local), KubeStateChange(tuple(nodes)))
+    assert is_inside(now, parse_address(client)) is inside
 
 
 def test_a_flow_of_another_protocol_is_another_frontend_s() -> None:
-    assert not stale(Flow(frontend("192.0.2.1:30053", Protocol.SCTP), backend(C)), HELD, {}, RANGES)
+    assert not stale(Flow(frontend("192.0.2.1:30053", Protocol.SCTP), backend(C), POD), HELD, {}, RANGES, POD.__eq__)
 
 
 def test_while_not_all_is_known_a_cluster_ip_without_frontend_may_be_somebody_s() -> None:
-    assert not stale(Flow(frontend(GONE), backend(A)), HELD, {}, ())
+    assert not stale(Flow(frontend(GONE), backend(A), POD), HELD, {}, (), POD.__eq__)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +195,8 @@ PORTS = st.integers(0, 65535)
 def test_what_an_entry_says_is_read_back(data: st.DataObject, family: Family, protocol: Protocol) -> None:
     addresses = _addresses(family)
     to = Frontend(data.draw(addresses), protocol, data.draw(PORTS))
-    flow = Flow(to, Backend(data.draw(addresses), data.draw(PORTS)))
-    body = entry(flow, data.draw(addresses), data.draw(PORTS))
+    flow = Flow(to, Backend(data.draw(addresses), data.draw(PORTS)), data.draw(addresses))
+    body = entry(flow, flow.client, data.draw(PORTS))
     assert list(m.entries(family, [body])) == [m.Entry(flow, body)]
 
 
@@ -172,9 +218,9 @@ def test_what_is_no_entry_is_none(body: bytes, family: Family) -> None:
     assert list(m.entries(family, [body])) == []
 
 
-FLOW4 = Flow(frontend(DNS), backend(C))
-FLOW6 = Flow(frontend("[fd00:96::a]:53"), backend("[fd01::2]:53"))
 ME4, ME6 = parse_address("10.1.1.9"), parse_address("fd01::9")
+FLOW4 = Flow(frontend(DNS), backend(C), ME4)
+FLOW6 = Flow(frontend("[fd00:96::a]:53"), backend("[fd01::2]:53"), ME6)
 
 
 @pytest.mark.parametrize("flow", [FLOW4, FLOW6], ids=["IPv4", "IPv6"])
@@ -201,7 +247,7 @@ def test_an_entry_of_another_zone_is_nobody_s(flow: Flow, extra: bytes, zone: by
     ],
 )
 def test_of_tcp_only_what_waits_for_its_first_answer(status: int, state: int | None, taken: bool) -> None:
-    flow = Flow(frontend(DNS, Protocol.TCP), backend(C))
+    flow = Flow(frontend(DNS, Protocol.TCP), backend(C), ME4)
     extra = b"" if state is None else nest(4, nest(1, attr(1, bytes((state,)))))
     assert bool(list(m.entries(IPV4, [entry(flow, ME4, 40000, extra, status=status)]))) is taken
 

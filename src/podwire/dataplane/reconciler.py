@@ -11,6 +11,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from time import thread_time
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from podwire.controller.transaction import Result
 from podwire.model.addresses import Prefix
 from podwire.model.network import Backend, Frontend, InternalKey
 from podwire.model.snapshot import UNKNOWN, Snapshot
-from podwire.services.stale import NONE, Flow, frontend_of, lost, stale
+from podwire.services.stale import NONE, Flow, frontend_of, is_inside, lost, stale
 
 log = logging.getLogger(__name__)
 
@@ -180,10 +181,11 @@ class Reconciler:
     def _stale_entries(self, memory: Memory, work: Work, now: Snapshot) -> list[Entry]:
         began = thread_time()
         held, ranges = _in_force(now)
+        inside = partial(is_inside, now)
         found = [
             entry
             for entry in memory.read(work.former, work.everything, self._ended.is_set)
-            if stale(entry.flow, held, work.former, ranges)
+            if stale(entry.flow, held, work.former, ranges, inside)
         ]
         self._cost += thread_time() - began
         return found
@@ -193,7 +195,8 @@ class Reconciler:
         for at in range(0, len(found), SLICE):
             async with self._controller.settled() as now:
                 held, ranges = _in_force(now)
-                still = [it for it in found[at : at + SLICE] if stale(it.flow, held, work.former, ranges)]
+                inside = partial(is_inside, now)
+                still = [it for it in found[at : at + SLICE] if stale(it.flow, held, work.former, ranges, inside)]
                 done, error = memory.delete(still)
             deleted.update(entry.flow.to for entry in done)
             if error is not None:

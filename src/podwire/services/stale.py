@@ -6,26 +6,27 @@ touched: it ends with its backend, in order (KEP-1669).
 
 Invariants: a flow is a Service's only where its client's destination is a frontend, in force or just removed, or lies
 in a range that is only Services'. What is in force is what nftables was last reported to hold; where that is unknown,
-nothing is stale.
+nothing is stale. Where clients in the cluster have a list of their own, each flow is judged by that of its own client.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from podwire.model.addresses import Prefix
+from podwire.model.addresses import Address, Prefix, parse_prefix
 from podwire.model.network import Backend, Frontend, InternalKey, Slots
 from podwire.model.objects import Value
-from podwire.model.snapshot import UNKNOWN
+from podwire.model.snapshot import UNKNOWN, Snapshot
 
 NONE: frozenset[Backend] = frozenset()
 
 
 class Flow(Value, frozen=True):
-    """One entry of connection tracking: where its client sends to, and from where the answers come. The two are equal
-    where no destination was rewritten."""
+    """One entry of connection tracking: where its client sends to, from where the answers come, and who the client is.
+    The first two are equal where no destination was rewritten."""
 
     to: Frontend
     answers: Backend
+    client: Address
 
 
 def backends(held: Any) -> frozenset[Backend]:
@@ -56,17 +57,28 @@ def stale(
     held: Mapping[Any, Any],
     former: Mapping[Frontend, frozenset[Backend]],
     ranges: tuple[Prefix, ...],
+    inside: Callable[[Address], bool],
 ) -> bool:
     """`held`: what nftables was last reported to hold. `former`: the backends that changed frontends had, needed for
-    those that are gone. `ranges`: where only frontends are; empty while these are not all known."""
-    now, inside = held.get(flow.to), held.get(InternalKey(flow.to))
-    if now is UNKNOWN or inside is UNKNOWN:
+    those that are gone. `ranges`: where only frontends are; empty while these are not all known. `inside`: whether a
+    client finds the list for the cluster, where there is one."""
+    now, theirs = held.get(flow.to), held.get(InternalKey(flow.to))
+    if now is UNKNOWN or theirs is UNKNOWN:
         return False
     untouched = flow.answers.port == flow.to.port and flow.answers.address == flow.to.address
     if now is not None:
-        serving = backends(now) | backends(inside)  # clients in the cluster may have a list of their own
+        serving = backends(now if theirs is None or not inside(flow.client) else theirs)
         # Without a backend it is refused, whatever was there before it; a flow that never was the Service's goes on.
         return flow.answers not in serving if serving else not untouched
     return not untouched and (
         flow.answers in former.get(flow.to, NONE) or any(flow.to.address in prefix for prefix in ranges)
     )
+
+
+def is_inside(now: Snapshot, client: Address) -> bool:
+    """Whether the rules lead a client to the list for the cluster: pods, and the node itself."""
+    own = client in now.local.addresses or client in now.node.addresses or client in _LOOPBACK[len(client)]
+    return own or now.homes.block_of(client) is not None
+
+
+_LOOPBACK = {4: parse_prefix("127.0.0.0/8"), 16: parse_prefix("::1/128")}

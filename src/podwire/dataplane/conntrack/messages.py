@@ -95,13 +95,13 @@ def entries(family: Family, bodies: Iterable[bytes], wanted: frozenset[bytes] | 
             continue
         if wanted is not None and body[address] + body[protocol_at : protocol_at + 1] + body[port_at] not in wanted:
             continue
-        one, to, protocol, port, other, source, its_port, following = layout.unpack_from(body, 4)
+        one, client, to, protocol, port, other, source, its_port, following = layout.unpack_from(body, 4)
         known = _PROTOCOLS.get(protocol)
         if (one, other) != headers or following == _IN_A_ZONE or known is None:
             continue
         if known is Protocol.TCP and not _half_open(body):
             continue
-        flow = Flow(Frontend(Address(to), known, port), Backend(Address(source), its_port))
+        flow = Flow(Frontend(Address(to), known, port), Backend(Address(source), its_port), Address(client))
         yield Entry(flow, body)
 
 
@@ -127,8 +127,8 @@ def _layout(family: Family) -> tuple[Struct, tuple[bytes, bytes]]:
     are known to be so: longer tuples have other protocols' fields, or a zone of one direction."""
     size = family.size
     whole = 4 + 4 + 2 * (4 + size) + 4 + 3 * 8
-    # header, (header of the addresses, source), destination, (header), protocol, source port, destination port
-    orig = f"4s 4x{4 + size}x 4x{size}s 4x 4xB3x 8x 4xH2x"
+    # header, (header of the addresses), source, destination, (header), protocol, source port, destination port
+    orig = f"4s 4x 4x{size}s 4x{size}s 4x 4xB3x 8x 4xH2x"
     reply = f"4s 4x 4x{size}s {4 + size}x 4x 8x 4xH2x 8x"
     headers = pack("=HH", whole, _TUPLE_ORIG | NESTED), pack("=HH", whole, _TUPLE_REPLY | NESTED)
     return Struct(f">{orig} {reply} 2x2s"), headers

@@ -193,7 +193,9 @@ def _take(read: dict[Frontend | InternalKey, _Read], name: str, frontend: Fronte
 def remembered_flow(family: Family, element: Element) -> Flow | None:
     """What an entry of session affinity says of its client; None: it is none of ours."""
     frontend = _frontend_of(family, element.key[family.size :]) if element.key is not None else None
-    return Flow(frontend, _backend_of(family, element.data)) if frontend is not None else None
+    if frontend is None or element.key is None:
+        return None
+    return Flow(frontend, _backend_of(family, element.data), Address(element.key[: family.size]))
 
 
 def _backend_of(family: Family, data: bytes) -> Backend:
