@@ -56,7 +56,7 @@ def connect(rig: Rig) -> Outside:
         sh("ip", family, "route", "add", "default", "via", gateway)
     sh("ip", "-n", two.name, "addr", "add", f"{FAR[4]}/32", "dev", "lo")
     sh("ip", "-n", two.name, "addr", "add", f"{FAR[16]}/128", "dev", "lo", "nodad")
-    respond(two, "far")
+    respond(two, "far", at=(FAR[4], FAR[16]))
     return Outside(world)
 
 

@@ -269,17 +269,18 @@ def in_space(space: Space | None, family: socket.AddressFamily, kind: socket.Soc
 _STOPS: list[Callable[[], None]] = []
 
 
-def respond(space: Space, name: str, port: int = TARGET_PORT) -> None:
-    """TCP and UDP of both families, until `silence`: answers with the pod's name and the client that it saw."""
+def respond(space: Space, name: str, port: int = TARGET_PORT, at: tuple[str, str] = ("0.0.0.0", "::")) -> None:
+    """TCP and UDP of both families, until `silence`: answers with the pod's name and the client that it saw. `at`: an
+    address of IPv4, and one of IPv6; from others than the kernel would choose a datagram is answered so only."""
     wake, stop = socket.socketpair()
     bound = [wake]
-    for family, anywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+    for family, address in zip((socket.AF_INET, socket.AF_INET6), at, strict=True):
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
             one = in_space(space, family, kind)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            one.bind((anywhere, port))
+            one.bind((address, port))
             if kind == socket.SOCK_STREAM:
                 one.listen(1000)
             bound.append(one)
