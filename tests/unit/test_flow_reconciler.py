@@ -59,15 +59,16 @@ class World:
     def hold(self, key: Frontend, value: Slots | None, error: str | None = None) -> None:
         """As after a transaction that changed nftables so."""
         before = self.controller.snapshot.programmed.get("nftables", {}).get(key)
-        self.note(key, Outcome(value, error))
-        self.flows.follow(_result(KubeStateChange(()), {key: Change(before, value)}))
+        outcome = Outcome(value, error)
+        self.note(key, outcome)
+        self.flows.follow(_result(KubeStateChange(()), {key: Change(before, value)}, {key: outcome}))
 
     def note(self, key: Frontend, outcome: Outcome) -> None:
         self.controller.snapshot, _ = fold(self.controller.snapshot, Reported("nftables", {key: outcome}))
 
 
-def _result(event: Event, changes: dict[Any, Change]) -> Result:
-    return Result(event, (Step("nftables", changes, {}, len(changes)),))
+def _result(event: Event, changes: dict[Any, Change], outcomes: dict[Any, Outcome] | None = None) -> Result:
+    return Result(event, (Step("nftables", changes, outcomes or {}, len(changes)),))
 
 
 @pytest_asyncio.fixture
