@@ -23,7 +23,7 @@ test: root setup ## all tests, those on the real kernel included
 demo: root setup ## two nodes of network namespaces on this machine, a shop on them, and what they answer
 	.venv/bin/podwire lab demo examples/online-shop --nodes 2
 
-bench: root setup ## how the work grows with the number of Services, into build/bench.json
+bench: root setup ## figures beside kube-proxy, into build/bench.json; about 20 minutes
 	$(PYTHON) -m tests.bench
 
 churn: root setup ## ten minutes of changes under traffic: what is lost, what grows, into build/bench.json

@@ -264,6 +264,7 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
     _follow_sources(agent, tasks, listed is not None)
     gc.collect()
     gc.freeze()
+    gc.enable()
     runner = await admin.serve(config.admin_socket, controller, agent.facts, agent.tracer.trace)
     stack.push_async_callback(runner.cleanup)
     if config.metrics_listen is not None:
@@ -351,7 +352,12 @@ def run(config: Config) -> None:
     handler.setFormatter(OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
     logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it tells of every file event
-    asyncio.run(_run(config))
+    # What a start makes stays: to look through it again and again, until it is frozen, is a tenth of its time.
+    gc.disable()
+    try:
+        asyncio.run(_run(config))
+    finally:
+        gc.enable()
 
 
 async def _run(config: Config) -> None:

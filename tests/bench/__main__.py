@@ -1,79 +1,226 @@
-"""Figures of this machine, into build/bench.json: how the work grows with the number of Services.
+"""Figures of this machine beside kube-proxy's, into build/bench.json (docs/benchmarks.md says what they mean).
 
-    python -m tests.bench
+    python -m tests.bench [NAME-PREFIX …] [--quick] [--rounds N] [--out FILE]
 
-as root. Sizes take turns, each run in a process and a namespace of its own; a figure is the median of the rounds. What
-is compared is compared within one run: absolute times are of this machine only.
+as root. Planes and sizes take turns, each sample in a process and namespaces of its own; what is compared is compared
+within one round, since absolute times are of this machine only. NAME-PREFIX measures only what figures of such names
+need. Where kube-proxy or a compiler is missing, the figures that need it are left out, and it is said.
 """
 
+import argparse
 import json
 import os
 import subprocess
 import sys
-import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from time import monotonic
+from typing import Any, NamedTuple
 
-SIZES = (10, 1_000, 10_000)
-ROUNDS, CHANGES = 3, 300
-RESULT = Path("build/bench.json")
+from tests.bench import planes, wires
+from tests.bench.figures import RESULT, Figure, figure, percentile, ratio, show, write
+
+GOALS = {
+    "services_load_time_ratio_10000": 0.1,
+    "services_change_p99_ms_10000": 1.0,
+    "services_change_growth": 1.5,
+    "services_rss_ratio_10000": 0.4,
+    "services_cpu_ratio_1000_changes": 0.2,
+    "clusterip_cps_ratio_kube_proxy": 1.0,
+    "clusterip_rr_ratio_kube_proxy": 1.0,
+    "clusterip_cps_growth": 0.97,
+    "restart_kernel_writes_10000": 0.0,
+    "restart_ready_s_10000": 1.5,
+}
+OURS, THEIRS = planes.Podwire.name, planes.KubeProxy.name
+Sample = dict[str, Any]
 
 
-def run(services: int) -> dict[str, Any]:
-    space = f"pwbench{os.getpid()}"
-    subprocess.run(["ip", "netns", "add", space], check=True)
-    try:
-        with tempfile.TemporaryDirectory() as directory:
-            command = [sys.executable, "-m", "tests.bench.services", directory, str(services), str(CHANGES)]
-            ran = subprocess.run(
-                ["ip", "netns", "exec", space, *command], check=True, stdout=subprocess.PIPE, text=True
+class Plan(NamedTuple):
+    """How much is done. The last of `sizes` is the one that costs and packets are measured at."""
+
+    sizes: tuple[int, ...]
+    rounds: int
+    changes: dict[str, int]
+    paced: int
+    few: int
+    packet_rounds: int
+    packet_seconds: float
+    clients: int
+
+
+FULL = Plan((100, 1_000, 10_000), 3, {OURS: 300, THEIRS: 60}, 1_000, 10, 15, 0.7, 100_000)
+QUICK = Plan((20, 40), 1, {OURS: 20, THEIRS: 5}, 20, 10, 1, 0.2, 200)
+"""To see that all of it works; the figures mean nothing."""
+
+
+class Bench:
+    """What was asked for, what can be measured here, and how far it is."""
+
+    def __init__(self, plan: Plan, prefixes: Sequence[str], out: Path = RESULT) -> None:
+        self._out = out
+        self.plan, self._prefixes = plan, tuple(prefixes)
+        self.names = (OURS,) if planes.missing() else (OURS, THEIRS)
+        self.found: list[Figure] = []
+        self._began = monotonic()
+
+    def wanted(self, *names: str) -> bool:
+        """Whether any of these names, or beginnings of names, is asked for."""
+        return not self._prefixes or any(
+            name.startswith(prefix) or prefix.startswith(name) for name in names for prefix in self._prefixes
+        )
+
+    def say(self, text: str) -> None:
+        print(f"[bench {monotonic() - self._began:5.0f} s] {text}", flush=True)
+
+    def add(self, *some: Figure) -> None:
+        """Kept at once: what is measured is not lost where a later part fails."""
+        asked = [each for each in some if self.wanted(each["name"])]
+        self.found += asked
+        write(asked, self._out)
+
+    def sample(self, kind: str, *arguments: object) -> Any:
+        command = [sys.executable, "-m", f"tests.bench.{kind}", *map(str, arguments)]
+        ran = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if ran.returncode:
+            raise SystemExit(f"bench: {' '.join(command[2:])} failed: see above")
+        return json.loads(ran.stdout.splitlines()[-1])
+
+
+def services(bench: Bench) -> None:
+    for size in bench.plan.sizes:
+        last = size == bench.plan.sizes[-1]
+        prefixes = [f"services_load_time_ratio_{size}", f"services_load_s_{size}", f"services_rss_mb_{size}"]
+        prefixes += [f"services_change_p99_ms_{size}", f"services_change_p50_ms_{size}", f"restart_ready_s_{size}"]
+        prefixes += [f"services_change_kube_proxy_p99_ms_{size}", f"services_rss_ratio_{size}"]
+        prefixes += [f"restart_kernel_writes_{size}", f"restart_ready_kube_proxy_s_{size}"]
+        prefixes += ["services_change_growth"] if size in (bench.plan.sizes[0], bench.plan.sizes[-1]) else []
+        prefixes += ["services_cpu_"] if last else []
+        if not bench.wanted(*prefixes):
+            continue
+        samples: dict[str, list[Sample]] = {name: [] for name in bench.names}
+        for number in range(bench.plan.rounds):
+            for name in bench.names if number % 2 == 0 else reversed(bench.names):
+                bench.say(f"{size} Services, round {number + 1} of {bench.plan.rounds}: {name}")
+                paced = bench.plan.paced if last else 0
+                samples[name].append(bench.sample("services", name, size, bench.plan.changes[name], paced))
+        _p50s.setdefault(size, [median(it["change_ms"]) for it in samples[OURS]])
+        bench.add(*_of_podwire(size, samples[OURS]))
+        if THEIRS in samples:
+            bench.add(*_beside(size, samples[OURS], samples[THEIRS]))
+    smallest, largest = bench.plan.sizes[0], bench.plan.sizes[-1]
+    if smallest in _p50s and largest in _p50s:
+        against = f"{largest} against {smallest} Services, medians"
+        bench.add(ratio("services_change_growth", _p50s[largest], _p50s[smallest], against))
+
+
+_p50s: dict[int, list[float]] = {}
+
+
+def _of_podwire(size: int, ours: list[Sample]) -> list[Figure]:
+    return [
+        figure(f"services_load_s_{size}", _each(ours, "load_s"), "s"),
+        figure(f"services_rss_mb_{size}", _each(ours, "rss_mb"), "MB"),
+        figure(f"services_change_p50_ms_{size}", [median(it["change_ms"]) for it in ours], "ms"),
+        figure(f"services_change_p99_ms_{size}", [percentile(it["change_ms"], 0.99) for it in ours], "ms"),
+        figure(f"restart_ready_s_{size}", _each(ours, "restart_s"), "s"),
+        figure(f"restart_kernel_writes_{size}", _each(ours, "restart_writes"), "writes"),
+    ]
+
+
+def _beside(size: int, ours: list[Sample], theirs: list[Sample]) -> list[Figure]:
+    against = f"kube-proxy in nftables mode, {size} Services of 10 backends"
+    p99s = [percentile(it["change_ms"], 0.99) for it in theirs]
+    found = [
+        ratio(f"services_load_time_ratio_{size}", _each(ours, "load_s"), _each(theirs, "load_s"), against),
+        ratio(f"services_rss_ratio_{size}", _each(ours, "rss_mb"), _each(theirs, "rss_mb"), against),
+        figure(f"services_load_kube_proxy_s_{size}", _each(theirs, "load_s"), "s"),
+        figure(f"services_rss_kube_proxy_mb_{size}", _each(theirs, "rss_mb"), "MB"),
+        figure(f"services_change_kube_proxy_p99_ms_{size}", p99s, "ms"),
+        figure(f"restart_ready_kube_proxy_s_{size}", _each(theirs, "restart_s"), "s"),
+    ]
+    if "paced_cpu_s" in ours[0]:
+        mine, its = _each(ours, "paced_cpu_s"), _each(theirs, "paced_cpu_s")
+        found += [
+            ratio("services_cpu_ratio_1000_changes", mine, its, against),
+            figure("services_cpu_s_1000_changes", mine, "s"),
+            figure("services_cpu_kube_proxy_s_1000_changes", its, "s"),
+        ]
+    return found
+
+
+def packets(bench: Bench) -> None:
+    if not bench.wanted("clusterip_"):
+        return
+    if why := wires.missing():
+        bench.say(f"left out: clusterip_*: {why}")
+        return
+    plan, size = bench.plan, bench.plan.sizes[-1]
+    bench.say(f"connections and requests through a cluster IP among {size} Services: {', '.join(bench.names)}")
+    rates = bench.sample("packets", size, plan.few, plan.packet_rounds, plan.packet_seconds, *bench.names)
+    ours, few = rates[OURS], rates["few"]
+    bench.add(
+        figure("clusterip_cps", ours["cps"], "1/s", better="higher"),
+        figure("clusterip_rr", ours["rr"], "1/s", better="higher"),
+        ratio("clusterip_cps_growth", ours["cps"], few["cps"], f"{size} against {plan.few} Services", better="higher"),
+    )
+    if THEIRS in rates:
+        for kind in ("cps", "rr"):
+            against = f"kube-proxy in nftables mode, {size} Services"
+            name = f"clusterip_{kind}_ratio_kube_proxy"
+            bench.add(ratio(name, ours[kind], rates[THEIRS][kind], against, better="higher"))
+
+
+def affinity(bench: Bench) -> None:
+    clients = bench.plan.clients
+    if not bench.wanted(f"affinity_cleanup_s_{clients}", f"affinity_cleanup_cpu_s_{clients}"):
+        return
+    if why := wires.missing():
+        bench.say(f"left out: affinity_cleanup_*: {why}")
+        return
+    samples: dict[str, list[Sample]] = {name: [] for name in bench.names}
+    for number in range(bench.plan.rounds):
+        for name in bench.names if number % 2 == 0 else reversed(bench.names):
+            bench.say(f"{clients} remembered clients, round {number + 1} of {bench.plan.rounds}: {name}")
+            samples[name].append(bench.sample("affinity", name, clients))
+    for name, infix in ((OURS, ""), (THEIRS, "_kube_proxy")):
+        if name in samples:
+            bench.add(
+                figure(f"affinity_cleanup{infix}_s_{clients}", _each(samples[name], "seconds"), "s"),
+                figure(f"affinity_cleanup{infix}_cpu_s_{clients}", _each(samples[name], "cpu_s"), "s"),
             )
-    finally:
-        subprocess.run(["ip", "netns", "del", space], check=True)
-    found: dict[str, Any] = json.loads(ran.stdout)
-    times = sorted(found.pop("change_ms"))
-    return found | {"change_p50_ms": median(times), "change_p99_ms": times[int(len(times) * 0.99)]}
+
+
+def _each(samples: list[Sample], name: str) -> list[float]:
+    return [float(it[name]) for it in samples]
+
+
+PARTS: tuple[Callable[[Bench], None], ...] = (services, packets, affinity)
 
 
 def main() -> None:
-    samples: dict[int, list[dict[str, Any]]] = {size: [] for size in SIZES}
-    for number in range(ROUNDS):
-        for size in SIZES:
-            print(f"round {number + 1} of {ROUNDS}: {size} Services", flush=True)
-            samples[size].append(run(size))
-    figures = [
-        figure(f"services_{name}_{size}", [sample[name] for sample in samples[size]], unit)
-        for size in SIZES
-        for name, unit in (
-            ("load_s", "s"),
-            ("restart_s", "s"),
-            ("restart_writes", "writes"),
-            ("change_p50_ms", "ms"),
-            ("change_p99_ms", "ms"),
-            ("rss_mb", "MB"),
-        )
-    ]
-    few, many = samples[SIZES[0]], samples[SIZES[-1]]
-    ratios = [b["change_p50_ms"] / a["change_p50_ms"] for a, b in zip(few, many, strict=True)]
-    figures.append(figure("services_change_growth", ratios, "ratio", f"{SIZES[-1]} against {SIZES[0]} Services"))
-    RESULT.parent.mkdir(exist_ok=True)
-    others = json.loads(RESULT.read_text()) if RESULT.exists() else []
-    names = {each["name"] for each in figures}
-    RESULT.write_text(json.dumps([*(o for o in others if o["name"] not in names), *figures], indent=2) + "\n")
-    for each in figures:
-        print(f"{each['name']:32} {each['value']:10.3f} {each['unit']}")
-
-
-def figure(name: str, samples: list[float], unit: str, against: str = "") -> dict[str, Any]:
-    return {
-        "name": name,
-        "value": median(samples),
-        "unit": unit,
-        "better": "lower",
-        "against": against,
-        "samples": samples,
-    }
+    options = argparse.ArgumentParser(prog="python -m tests.bench", description="See docs/benchmarks.md.")
+    options.add_argument("prefixes", nargs="*", metavar="NAME-PREFIX", help="of the figures wanted (default: all)")
+    options.add_argument("--quick", action="store_true", help="tiny sizes: whether it works, not how fast")
+    options.add_argument("--rounds", type=int, help="of each sample (default: 3)")
+    options.add_argument("--out", type=Path, default=RESULT, metavar="FILE", help="instead of build/bench.json")
+    asked = options.parse_args()
+    if os.geteuid():
+        sys.exit("bench: this needs root: it makes network namespaces")
+    plan = QUICK if asked.quick else FULL
+    bench = Bench(plan._replace(rounds=asked.rounds) if asked.rounds else plan, asked.prefixes, asked.out)
+    if why := planes.missing():
+        bench.say(f"left out: all that is compared with kube-proxy: {why}")
+    try:
+        for part in PARTS:
+            part(bench)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    if not bench.found:
+        sys.exit(f"bench: no figure's name begins with any of: {' '.join(asked.prefixes)}")
+    print(*show(bench.found, {} if asked.quick else GOALS), sep="\n")
+    bench.say(f"in {os.path.relpath(asked.out)}")
 
 
 if __name__ == "__main__":

@@ -1,96 +1,127 @@
-"""One backend changed among many Services, and a restart over them: in a namespace of its own, one size a process.
+"""One plane with many Services, in a process and a namespace of its own: its start, its changes, its restart, its cost.
 
-    python -m tests.bench.services DIRECTORY SERVICES CHANGES
+    python -m tests.bench.services PLANE SERVICES CHANGES PACED
 
-prints one line of JSON: seconds to program all from nothing, kernel writes and seconds of a restart, milliseconds of
-each change from the event to the kernel's commit, resident memory in MB.
+as root; prints one line of JSON. After the start come PACED changes at a steady pace, whose processor time counts; then
+a restart over what is there, and CHANGES changes one after the other, each as soon as the last one is in the kernel.
 """
 
 import asyncio
-import gc
 import json
-import random
-import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from podwire.model.addresses import parse_address
-from podwire.model.objects import (
-    BackendPort,
-    BackendSlice,
-    Member,
-    Object,
-    ObjectKey,
-    Protocol,
-    Service,
-    ServiceKey,
-    ServicePort,
-    SliceKey,
-)
-from tests.kernel.rig import Rig, Space
+from tests.bench import objects
+from tests.bench.api_server import ApiServer
+from tests.bench.nodes import commits, generation, path, prepare
+from tests.bench.planes import KubeProxy, Plane, Podwire, plane, programmed
+from tests.kernel.rig import Space, spaces
 
-BACKENDS = 10
+PER_SECOND = 20
+"""The pace: a rolling update of a few large Deployments."""
+STRIDE = 7919
+"""From the Service of one change to that of the next."""
+LONGEST = 60.0
+"""Seconds for one change: a limit against hanging."""
 
 
-def objects(number: int, backends: list[str]) -> dict[ObjectKey, Object]:
-    key = ServiceKey("default", f"s{number}")
-    ip = number + 20
-    members = tuple(Member(parse_address(address)) for address in backends)
-    return {
-        key: Service((ServicePort("p", Protocol.TCP, 80),), (parse_address(f"10.96.{ip >> 8}.{ip & 255}"),)),
-        SliceKey("default", f"s{number}-1"): BackendSlice(key, (BackendPort("p", Protocol.TCP, 8080),), members),
-    }
+class Cluster:
+    """The API server's objects, and what changes in them."""
+
+    def __init__(self, services: int) -> None:
+        self.services, self.changes = services, 0
+        self.api = ApiServer()
+        self.api.put("nodes", objects.node())
+        self.api.put("servicecidrs", objects.service_cidr())
+        for number in range(services):
+            self.api.put("services", objects.service(number))
+            self.api.put("endpointslices", objects.slice_of(number, objects.backends(number)))
+
+    @property
+    def next_address(self) -> str:
+        return objects.changed_address(self.changes)
+
+    def change(self) -> None:
+        """One backend of one Service becomes another one."""
+        number = self.changes * STRIDE % self.services
+        self.api.put("endpointslices", objects.slice_of(number, objects.backends(number, self.changes)))
+        self.changes += 1
 
 
-def address(number: int) -> str:
-    return f"10.{2 + number // 65000}.{number // 250 % 250}.{number % 250 + 1}"
+async def started(it: Plane, space: Space, services: int) -> float:
+    seconds = await it.start()
+    found = programmed(it, space)
+    assert found == services, f"{it.name} has programmed {found} of {services} Services"
+    return seconds
 
 
-async def measure(directory: Path, services: int, changes: int) -> dict[str, object]:
-    held = {n: [address(n * BACKENDS + k) for k in range(BACKENDS)] for n in range(services)}
-    listed: dict[ObjectKey, Object] = {}
-    for number, backends in held.items():
-        listed |= objects(number, backends)
-    rig = Rig(directory, _no_space)
-    started = time.perf_counter()
-    assert (await rig.start(listed)).error is None
-    loaded = time.perf_counter() - started
-    await rig.stop()
-    started = time.perf_counter()
-    assert (await rig.start(listed)).error is None
-    restarted, writes = time.perf_counter() - started, sum(rig.writes().values())
-    gc.collect()
-    gc.freeze()
-    chance, times = random.Random(services), []
-    for _ in range(changes):
-        number = chance.randrange(services)
-        held[number][chance.randrange(BACKENDS)] = f"10.200.{chance.randrange(256)}.{chance.randrange(1, 255)}"
-        change = tuple(objects(number, held[number]).items())
-        started = time.perf_counter()
-        assert (await rig.change(*change)).error is None
-        times.append((time.perf_counter() - started) * 1e3)
-    memory = resident_mb()
-    await rig.stop()
-    return {
-        "load_s": loaded,
-        "restart_s": restarted,
-        "restart_writes": writes,
-        "change_ms": times,
-        "rss_mb": memory,
-    }
+async def paced(it: Plane, space: Space, cluster: Cluster, count: int) -> dict[str, float]:
+    """The processor time of so many changes, until the last is in the kernel."""
+    before, began = it.cost(), time.perf_counter()
+    with commits(space) as heard:
+        for number in range(count):
+            await asyncio.sleep(max(0.0, began + number / PER_SECOND - time.perf_counter()))
+            last = heard.expect(cluster.next_address) if number == count - 1 else None
+            cluster.change()
+        if last is not None:
+            await asyncio.wait_for(last, LONGEST)
+    return {"paced_cpu_s": it.cost().cpu - before.cpu, "paced_rss_mb": it.cost().rss}
 
 
-def resident_mb() -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+async def in_turn(space: Space, cluster: Cluster, count: int) -> list[float]:
+    """Milliseconds of each change, from the API server's word to the commit as another process hears of it."""
+    times = []
+    with commits(space) as heard:
+        for _ in range(count):
+            seen = heard.expect(cluster.next_address)
+            began = time.perf_counter()
+            cluster.change()
+            times.append((await asyncio.wait_for(seen, LONGEST) - began) * 1e3)
+    return times
 
 
-def _no_space(label: str) -> Space:
-    raise AssertionError(f"no pod is attached here: {label}")
+def noted(out: Path) -> list[float]:
+    times: list[float] = json.loads(out.read_text())
+    return times
+
+
+async def measure(name: str, services: int, changes: int, paced_changes: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory, spaces() as make_space:
+        space, cluster = make_space("bench"), Cluster(services)
+        prepare(space)
+        await cluster.api.serve(path(space))
+        it = plane(name, space, Path(directory))
+        changer: Podwire | KubeProxy
+        try:
+            found: dict[str, Any] = {"load_s": await started(it, space, services), "rss_mb": it.cost().rss}
+            if paced_changes:
+                found |= await paced(it, space, cluster, paced_changes)
+            await it.stop()
+            before = generation(space)
+            found["restart_s"] = await started(it, space, services)
+            if isinstance(it, Podwire):
+                found["restart_writes"] = max(await it.writes(), generation(space) - before)
+            await it.stop()
+            out = Path(directory, "times.json")
+            if isinstance(it, Podwire):
+                command = [sys.executable, "-m", "tests.bench.watched_agent", str(out)]
+                changer = Podwire(space, Path(directory), command)
+            else:
+                changer = KubeProxy(space, Path(directory), at_once=True)
+            it = changer
+            await started(it, space, services)
+            found["seen_ms"] = await in_turn(space, cluster, changes)
+            await it.stop()
+            found["change_ms"] = noted(out) if isinstance(it, Podwire) else found["seen_ms"]
+            assert len(found["change_ms"]) == changes, f"{len(found['change_ms'])} commits for {changes} changes"
+        finally:
+            await it.stop()
+            await cluster.api.close()
+    return found
 
 
 if __name__ == "__main__":
-    if not subprocess.run(["ip", "netns", "identify"], check=True, capture_output=True).stdout.strip():
-        sys.exit("in a network namespace of its own, please: this programs whatever it is run in")
-    print(json.dumps(asyncio.run(measure(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))))
+    print(json.dumps(asyncio.run(measure(sys.argv[1], *map(int, sys.argv[2:])))))

@@ -15,15 +15,14 @@ from contextlib import ExitStack, contextmanager
 from time import monotonic
 from typing import Any
 
-from tests.bench.__main__ import figure
+from tests.bench.figures import figure, write
 from tests.cluster import podwire, reference
 from tests.cluster.cluster import Cluster, cluster
 from tests.cluster.machine import CommandFailed, DidNotStart
 from tests.cluster.parts import images, programs
-from tests.cluster.parts.places import ROOT, CannotBuild, say
+from tests.cluster.parts.places import CannotBuild, say
 from tests.cluster.variant import DUAL
 
-OUT = ROOT / "build" / "bench.json"
 LABEL = "app=pod-start"
 
 
@@ -136,15 +135,6 @@ def figures(rounds: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
         *(figure(f"pod_start_all_s_{network}", some, "s") for network, some in slowest.items()),
         figure("pod_start_ratio", ratios, "ratio", "bridge, host-local, portmap and kube-proxy"),
     ]
-
-
-def write(found: list[dict[str, Any]]) -> None:
-    """In the place of earlier figures of these names, beside all others."""
-    OUT.parent.mkdir(exist_ok=True)
-    before = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else []
-    names = {each["name"] for each in found}
-    kept = [each for each in before if each["name"] not in names]
-    OUT.write_text(json.dumps([*kept, *found], indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
