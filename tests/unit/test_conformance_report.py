@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.bench.figures import write
 from tests.cluster import conformance, pod_start
 from tests.cluster.conformance import Spec
 
@@ -54,14 +55,13 @@ def test_each_spec_that_began_is_written_with_what_became_of_it(tmp_path: Path) 
     assert needless == [Spec("[sig-network] B does", "passed", 1.2, "passes: take it off the list")]
 
 
-def test_pod_starts_stand_among_the_other_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_starts_stand_among_the_other_figures(tmp_path: Path) -> None:
     out = tmp_path / "build" / "bench.json"
-    monkeypatch.setattr(pod_start, "OUT", out)
     out.parent.mkdir()
     other = {"name": "services_load_s_10", "value": 1.0}
     out.write_text(json.dumps([other, {"name": "pod_start_ratio", "value": 9.0}]))
     found = pod_start.figures({"podwire": [[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]], "reference": [[4.0, 4.0], [5.0, 6.0]]})
-    pod_start.write(found)
+    write(found, out)
     written = json.loads(out.read_text())
     assert written == [other, *found]
     assert [(each["name"], each["value"], each["unit"]) for each in found] == [
