@@ -90,17 +90,21 @@ def answering(service: Exposed, asker: Station, kind: Kind, family: Family) -> l
     if service.internal_local if kind is Kind.CLUSTER_IP else service.external_local and not inside:
         return in_order_of_readiness(it for it in some if is_on(it.station, node))
     found = in_order_of_readiness(some)
-    if all(it.for_nodes for it in found) and any(node.name in it.for_nodes for it in found):
-        return [it for it in found if node.name in it.for_nodes]
-    if all(it.for_zones for it in found) and any(node.zone in it.for_zones for it in found):
-        return [it for it in found if node.zone in it.for_zones]
+    ready = [it for it in found if it.state in READY]
+    if ready and all(it.for_nodes for it in ready) and any(node.name in it.for_nodes for it in ready):
+        return [it for it in ready if node.name in it.for_nodes]
+    if ready and all(it.for_zones for it in ready) and any(node.zone in it.for_zones for it in ready):
+        return [it for it in ready if node.zone in it.for_zones]
     return found
+
+
+READY = (State.READY, State.PUBLISHED)
 
 
 def in_order_of_readiness(some: Iterable[Backend]) -> list[Backend]:
     """The ready ones, else those that still serve (rule 7)."""
     known = list(some)
-    ready = [it for it in known if it.state in (State.READY, State.PUBLISHED)]
+    ready = [it for it in known if it.state in READY]
     return ready or [it for it in known if it.state is State.LEAVING]
 
 

@@ -224,6 +224,14 @@ def test_the_objects_are_right_ones() -> None:
     assert all(translate(it).value is not None for it in objects((ONE, TWO, THREE), ALL_SERVICES))
 
 
+def test_where_chance_decides_there_is_no_question() -> None:
+    """Without a policy or hints; and hints of those that are leaving count for nothing."""
+    leaving = tuple(it._replace(state=State.LEAVING) for it in HINTED.backends)
+    for service in (BOTH, HINTED._replace(backends=leaving)):
+        assert len(terms.answering(service, ONE_CLIENT, Kind.CLUSTER_IP, IPV4)) == 2
+    assert not any(len(terms.answering(it.service, it.asker, it.kind, it.family)) > 1 for it in terms.cases())
+
+
 @pytest.mark.parametrize("kind", FRONTENDS, ids=lambda kind: kind.value)
 def test_every_fate_is_asked_for_on_every_kind_of_frontend(kind: Kind) -> None:
     fates = {right(it).split()[0] for it in ALL if it.kind is kind}
