@@ -18,7 +18,7 @@ anything: a resync by an event that the controller handles like any other, a tra
     GET  /healthz, /readyz                       200, or 503 with the reason
     GET  /metrics                                for Prometheus, in its own form
 
-The last three may be had over TCP too; nothing else is.
+The last three may be had over TCP too; nothing else is, but for what `podwire.statistics.answers` adds.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -35,10 +35,9 @@ from typing import Protocol
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
-from msgspec import Struct
 from prometheus_client import ProcessCollector
 
-from podwire import metrics, views
+from podwire import metrics, replies, views
 from podwire.controller.difference import Difference
 from podwire.controller.events import Event, Resync, ResyncReason
 from podwire.controller.history import Record, record_of
@@ -52,12 +51,13 @@ from podwire.model.network import Frontend
 from podwire.model.objects import ServiceKey
 from podwire.model.snapshot import Snapshot
 from podwire.model.text import printable
+from podwire.replies import SLICE
+from podwire.statistics import answers
+from podwire.statistics.answers import Statistics
 from podwire.trace.asked import Asked, asked, seconds
 from podwire.trace.driver import Busy
 from podwire.trace.views import TraceView
 
-SLICE = 50
-"""Items between two turns of the event loop: about 1 ms of Services with ten backends."""
 MOST_RECORDS = 1000
 MOST_NUMBER = 10**18
 """Of a record: more than will ever be."""
@@ -89,12 +89,14 @@ Trace = Callable[[Snapshot, Asked, float, bool], Awaitable[TraceView]]
 """As `podwire.trace.driver.Tracer.trace`."""
 
 
-async def serve(path: Path, controller: Controller, facts: Callable[[], views.Facts], trace: Trace) -> web.AppRunner:
+async def serve(
+    path: Path, controller: Controller, facts: Callable[[], views.Facts], trace: Trace, statistics: Statistics
+) -> web.AppRunner:
     """Answers once requests are served; `await runner.cleanup()` ends it and removes the socket.
 
     A socket that a killed agent left is replaced: the caller holds the state directory's lock. Raises OSError.
     """
-    app = application(controller, facts, trace)
+    app = application(controller, facts, trace, statistics)
 
     async def remove(_: web.Application) -> None:
         _remove(path)
@@ -107,11 +109,11 @@ async def serve(path: Path, controller: Controller, facts: Callable[[], views.Fa
 
 
 async def serve_monitors(
-    host: str, port: int, controller: Controller, facts: Callable[[], views.Facts]
+    host: str, port: int, controller: Controller, facts: Callable[[], views.Facts], statistics: Statistics
 ) -> web.AppRunner:
     """Answers once TCP connections are served, with what harms nobody to know. Raises OSError."""
     app = web.Application(middlewares=[_errors_as_json])
-    app.add_routes(_for_monitors(Answers(controller, facts)))
+    app.add_routes(_for_monitors(Answers(controller, facts, statistics)))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=GRACE)
     await runner.setup()
     try:
@@ -143,23 +145,26 @@ def bind(path: Path) -> socket.socket:
     return listener
 
 
-def application(controller: Controller, facts: Callable[[], views.Facts], trace: Trace) -> web.Application:
+def application(
+    controller: Controller, facts: Callable[[], views.Facts], trace: Trace, statistics: Statistics
+) -> web.Application:
     app = web.Application(middlewares=[_errors_as_json])
-    answers = Answers(controller, facts)
-    app.on_shutdown.append(answers.stop_waiting)
+    asked = Answers(controller, facts, statistics)
+    app.on_shutdown.append(asked.stop_waiting)
     app.add_routes(
         [
-            web.get("/status", answers.status),
-            web.get("/services", answers.services),
-            web.get("/services/{namespace}/{name}", answers.service),
-            web.get("/pods", answers.pods),
-            web.get("/explain/service/{namespace}/{name}", answers.explain_service),
-            web.get("/explain/packet", answers.explain_packet),
-            web.get("/history", answers.history),
-            web.get("/verify", answers.verify),
-            web.post("/resync", answers.resync),
+            web.get("/status", asked.status),
+            web.get("/services", asked.services),
+            web.get("/services/{namespace}/{name}", asked.service),
+            web.get("/pods", asked.pods),
+            web.get("/explain/service/{namespace}/{name}", asked.explain_service),
+            web.get("/explain/packet", asked.explain_packet),
+            web.get("/history", asked.history),
+            web.get("/verify", asked.verify),
+            web.post("/resync", asked.resync),
             web.post("/trace", partial(_trace, controller, trace)),
-            *_for_monitors(answers),
+            *answers.routes(statistics, lambda: controller.snapshot),
+            *_for_monitors(asked),
         ]
     )
     return app
@@ -170,23 +175,27 @@ def _for_monitors(asked: "Answers") -> list[web.RouteDef]:
         web.get("/healthz", asked.healthz),
         web.get("/readyz", asked.readyz),
         web.get("/metrics", asked.metrics),
+        *answers.for_monitors(asked.statistics, asked.now),
     ]
 
 
 class Answers:
     """One method for each request."""
 
-    def __init__(self, controller: Controller, facts: Callable[[], views.Facts]) -> None:
-        self._controller, self._facts = controller, facts
+    def __init__(self, controller: Controller, facts: Callable[[], views.Facts], statistics: Statistics) -> None:
+        self._controller, self._facts, self.statistics = controller, facts, statistics
         self._waiting: set[asyncio.Future[Record]] = set()
         self._counted: tuple[Snapshot | None, Counter[views.FrontendState]] = None, Counter()
 
+    def now(self) -> Snapshot:
+        return self._controller.snapshot
+
     async def status(self, _: web.Request) -> web.Response:
-        return _json(views.status(self._controller.snapshot, self._facts()))
+        return replies.json(views.status(self._controller.snapshot, self._facts()))
 
     async def services(self, request: web.Request) -> web.StreamResponse:
         now = self._controller.snapshot
-        return await _stream(request, "services", (views.service(now, key) for key in views.service_keys(now)))
+        return await replies.stream(request, "services", (views.service(now, key) for key in views.service_keys(now)))
 
     async def service(self, request: web.Request) -> web.Response:
         """A list of one, so that readers know one form."""
@@ -194,18 +203,18 @@ class Answers:
         now = self._controller.snapshot
         if key not in now.services:
             raise web.HTTPNotFound(text=f"no {key} on this node")
-        return _json(views.ServiceList((views.service(now, key),)))
+        return replies.json(views.ServiceList((views.service(now, key),)))
 
     async def pods(self, request: web.Request) -> web.StreamResponse:
         now = self._controller.snapshot
-        return await _stream(request, "pods", (views.pod(now, key) for key in views.attachment_keys(now)))
+        return await replies.stream(request, "pods", (views.pod(now, key) for key in views.attachment_keys(now)))
 
     async def explain_service(self, request: web.Request) -> web.Response:
         """In a thread, as a Service may have thousands of backends."""
         key = ServiceKey(request.match_info["namespace"], request.match_info["name"])
         try:
             now, errors = self._controller.snapshot, self._facts().source_errors
-            return _body(await asyncio.to_thread(_explained_service, now, key, errors))
+            return replies.body(await asyncio.to_thread(_explained_service, now, key, errors))
         except LookupError as error:
             raise web.HTTPNotFound(text=str(error)) from None
 
@@ -222,7 +231,7 @@ class Answers:
             raise web.HTTPBadRequest(text=f"from: {error}") from None
         except LookupError as error:
             raise web.HTTPNotFound(text=str(error)) from None
-        return _body(await asyncio.to_thread(_explained_packet, now, client, to))
+        return replies.body(await asyncio.to_thread(_explained_packet, now, client, to))
 
     async def history(self, request: web.Request) -> web.Response:
         since = _number(request, "since", 0, MOST_NUMBER)
@@ -232,7 +241,7 @@ class Answers:
             if since is None:
                 raise web.HTTPBadRequest(text="wait: expected since=NUMBER beside it")
             await self._something_after(since, wait)
-        return _json(views.history(self._controller.history, since, MOST_RECORDS if limit is None else limit))
+        return replies.json(views.history(self._controller.history, since, MOST_RECORDS if limit is None else limit))
 
     async def _something_after(self, since: int, seconds: float) -> None:
         """Returns at once where there is such a record already."""
@@ -256,25 +265,25 @@ class Answers:
             found = await self._controller.verify()
         except OSError as error:
             raise web.HTTPInternalServerError(text=f"the network can't be read: {error}") from None
-        return await _stream(request, "drift", drift(found))
+        return await replies.stream(request, "drift", drift(found))
 
     async def resync(self, _: web.Request) -> web.Response:
         result = await self._controller.submit(Resync(ResyncReason.ON_DEMAND))
-        return _json(views.resynced(record_of(result, 0, 0.0)))
+        return replies.json(views.resynced(record_of(result, 0, 0.0)))
 
     async def healthz(self, _: web.Request) -> web.Response:
         """That this is answered at all says that the event loop turns."""
-        return _json({"healthy": True})
+        return replies.json({"healthy": True})
 
     async def readyz(self, _: web.Request) -> web.Response:
         reason = self._facts().not_ready
-        return _json({"ready": reason is None, "not_ready": reason}, 200 if reason is None else 503)
+        return replies.json({"ready": reason is None, "not_ready": reason}, 200 if reason is None else 503)
 
     async def metrics(self, request: web.Request) -> web.Response:
         now, facts = self._controller.snapshot, self._facts()
         told = metrics.families(views.status(now, facts), await self._states(now), self._controller.tally)
-        body, kind = metrics.exposition((*told, *_PROCESS.collect()), request.headers.get("Accept", ""))
-        return web.Response(body=body, headers={"Content-Type": kind})
+        counted = await answers.of_node(self.statistics)
+        return replies.exposition(request, (*told, *counted, *_PROCESS.collect()))
 
     async def _states(self, now: Snapshot) -> Counter[views.FrontendState]:
         """In slices, and not again while nothing has happened: of ten thousand Services it costs 0.2 s."""
@@ -295,7 +304,7 @@ async def _trace(controller: Controller, trace: Trace, request: web.Request) -> 
     try:
         patience = seconds(request.query.get("timeout"))
         what = await asyncio.to_thread(asked, now, source, destination)
-        return _json(await trace(now, what, patience, request.query.get("rules") == "all"))
+        return replies.json(await trace(now, what, patience, request.query.get("rules") == "all"))
     except ValueError as error:
         raise web.HTTPBadRequest(text=str(error)) from None
     except LookupError as error:
@@ -312,31 +321,6 @@ def _explained_service(now: Snapshot, key: ServiceKey, errors: tuple[str, ...]) 
 
 def _explained_packet(now: Snapshot, source: Address | None, to: Frontend) -> bytes:
     return msgspec.json.encode(explain_packet(now, source, to))
-
-
-def _json(value: object, status: int = 200) -> web.Response:
-    return _body(msgspec.json.encode(value), status)
-
-
-def _body(encoded: bytes, status: int = 200) -> web.Response:
-    return web.Response(body=encoded, status=status, content_type="application/json")
-
-
-async def _stream(request: web.Request, name: str, items: Iterator[Struct]) -> web.StreamResponse:
-    """`{name: [item, …]}`, a slice at a time."""
-    response = web.StreamResponse(headers={"Content-Type": "application/json"})
-    await response.prepare(request)
-    if request.method == "HEAD":  # RFC 9110, section 9.3.2: no content
-        return response
-    await response.write(b'{"%s":[' % name.encode())
-    between = b""
-    while slice_ := [msgspec.json.encode(item) for item in islice(items, SLICE)]:
-        await response.write(between + b",".join(slice_))
-        between = b","
-        await asyncio.sleep(0)
-    await response.write(b"]}")
-    await response.write_eof()
-    return response
 
 
 def _words(request: web.Request, name: str) -> str:
@@ -365,9 +349,9 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     except web.HTTPException as error:
         unknown = request.match_info.http_exception is not None
         text = f"this API has no {request.method} {request.path}" if unknown else error.text or error.reason
-        return _json({"error": printable(text)}, error.status)
+        return replies.json({"error": printable(text)}, error.status)
     except (ConnectionError, asyncio.CancelledError):
         raise
     except Exception as error:  # a bug: it is told in the form of all errors, where nothing was answered yet
         log.exception("%s %s", request.method, request.path)
-        return _json({"error": printable(f"internal error: {error!r}")}, web.HTTPInternalServerError.status_code)
+        return replies.json({"error": printable(f"internal error: {error!r}")}, web.HTTPInternalServerError.status_code)

@@ -32,9 +32,11 @@ from podwire.controller.transaction import Capability, Transaction
 from podwire.dataplane.conntrack.driver import Conntrack
 from podwire.dataplane.linux import rebuild, sysctl
 from podwire.dataplane.linux.addresses import NodeAddresses
+from podwire.dataplane.linux.counters import InterfaceCounters
 from podwire.dataplane.linux.driver import Linux
 from podwire.dataplane.linux.mtu import default_route_mtu
 from podwire.dataplane.nftables.clients import Clients
+from podwire.dataplane.nftables.counting import Counting
 from podwire.dataplane.nftables.driver import NFTables
 from podwire.dataplane.reconciler import Reconciler
 from podwire.healthserver import HealthServer
@@ -51,6 +53,7 @@ from podwire.sources.kube_config import KubeConfigError, read_access
 from podwire.sources.kube_credentials import Credentials
 from podwire.sources.kube_source import KubernetesObjects
 from podwire.sources.manifests import Manifests
+from podwire.statistics.collector import Collector
 from podwire.store.database import StoreUnusable
 from podwire.store.rows import Store
 from podwire.supervision import Tasks, until_lost
@@ -104,6 +107,8 @@ class Agent:
         self.conntrack = Conntrack()
         self.clients = Clients(self.nftables.commit)
         self.tracer = Tracer(self.nftables.commit)
+        self.counting, self.interfaces = Counting(self.nftables.commit), InterfaceCounters()
+        self.statistics = Collector(self.controller, self.counting, self.interfaces)
         self.flows = Reconciler((self.conntrack, self.clients), self.controller)
         self.manifests = Manifests(config.manifests) if config.manifests is not None else None
         self.kubernetes = KubernetesObjects(self.api, config.node_name) if self.api is not None else None
@@ -204,6 +209,8 @@ class Agent:
         self.conntrack.close()
         self.clients.close()
         self.tracer.close()
+        self.counting.close()
+        self.interfaces.close()
 
     def collect_later(self) -> None:
         if self._collecting is None or self._collecting.done():
@@ -247,6 +254,7 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
     agent = Agent(config, tasks.troubles)
     stack.callback(agent.close)
     stack.push_async_callback(agent.collected)
+    stack.push_async_callback(agent.statistics.settle)
     controller = agent.controller
     stack.push_async_callback(_end, controller, tasks.essential("the event loop", controller.run()))
     if agent.api is not None and agent.kubernetes is not None:
@@ -265,10 +273,10 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
     gc.collect()
     gc.freeze()
     gc.enable()
-    runner = await admin.serve(config.admin_socket, controller, agent.facts, agent.tracer.trace)
+    runner = await admin.serve(config.admin_socket, controller, agent.facts, agent.tracer.trace, agent.statistics)
     stack.push_async_callback(runner.cleanup)
     if config.metrics_listen is not None:
-        monitored = await admin.serve_monitors(*config.metrics_listen, controller, agent.facts)
+        monitored = await admin.serve_monitors(*config.metrics_listen, controller, agent.facts, agent.statistics)
         stack.push_async_callback(monitored.cleanup)
     server = await cni_server.serve(config.cni_socket, config.spool, controller)
     stack.push_async_callback(server.stop, 1.0)
@@ -328,6 +336,7 @@ def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
     tasks.keep("the watch of the node's addresses", partial(node_addresses.follow, submit, agent.addresses))
     tasks.keep("the mark for the CNI plugin", lambda _: agent.leave_mark())
     tasks.keep("the watch over stale flows", lambda _: agent.flows.run())
+    tasks.keep("the statistics", lambda _: agent.statistics.run())
     tasks.keep("the answers to load balancers", lambda _: agent.health.run())
     if manifests is not None:
         tasks.keep("the watch of the manifests", lambda again: manifests.run(submit, not again))

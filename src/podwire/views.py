@@ -168,10 +168,10 @@ def service(now: Snapshot, key: ServiceKey) -> ServiceView:
         name=key.name,
         frontends=tuple(
             _frontend(now, frontend, wanted)
-            for frontend, wanted in sorted(frontends(now, key).items(), key=lambda item: _place(item[0]))
+            for frontend, wanted in sorted(frontends(now, key).items(), key=lambda item: place(item[0]))
         ),
         conflicts=tuple(
-            _conflict(now, frontend) for frontend in sorted(names, key=_place) if len(now.claims[frontend]) > 1
+            _conflict(now, frontend) for frontend in sorted(names, key=place) if len(now.claims[frontend]) > 1
         ),
     )
 
@@ -217,7 +217,7 @@ def _conflict(now: Snapshot, frontend: Frontend) -> ConflictView:
     )
 
 
-def _place(frontend: Frontend) -> tuple[int, bytes, int, int]:
+def place(frontend: Frontend) -> tuple[int, bytes, int, int]:
     """IPv4 first, then by address, port, protocol."""
     return len(frontend.address), frontend.address, frontend.port, frontend.protocol
 

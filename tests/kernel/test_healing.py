@@ -242,6 +242,29 @@ async def test_an_older_layout_is_replaced_under_its_elements(rig: Rig) -> None:
     assert "vmap @svc" in ours
 
 
+def handle_of(family: str) -> str:
+    """What tells our table from one that is made anew in its place."""
+    return sh("nft", "-a", "list", "table", family, "podwire").splitlines()[0]
+
+
+async def test_sets_come_with_a_newer_layout_and_go_with_an_older_one_under_its_elements(rig: Rig) -> None:
+    """A table of before what a layout has come to count, with a set that it has no more."""
+    await rig.start_with_pods("a", "b", objects=OBJECTS)
+    await rig.stop()
+    for chain in ("traffic", "traffic_new", "traffic_add", "served", "served_new", "served_add"):
+        sh("nft", "flush", "chain", "ip6", "podwire", chain)
+    sh("nft", "delete set ip6 podwire traffic; delete set ip6 podwire connections; delete chain ip6 podwire layout")
+    sh("nft", "add set ip6 podwire former { type ipv6_addr; }; add element ip6 podwire former { fd00::1 }")
+    handle = handle_of("ip6")
+    assert (await rig.start(OBJECTS)).error is None
+    assert await rig.drift() == []
+    assert handle_of("ip6") == handle
+    assert {ask(rig.pods["b"], "fd00:96::a")[0] for _ in range(30)} == {"a", "b"}
+    table = sh("nft", "list", "table", "ip6", "podwire")
+    assert "former" not in table
+    assert "fd00:96::a . tcp . 80 . reply counter packets" in table
+
+
 async def test_a_changed_pod_cidr_is_honoured(at_work: Rig) -> None:
     result = await at_work.change((NODE, Node((parse_prefix("10.2.2.0/24"), parse_prefix("fd02::/64")))))
     assert result.error is None

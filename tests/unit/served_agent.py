@@ -33,6 +33,8 @@ from podwire.model.objects import (
 )
 from podwire.model.snapshot import Local, Snapshot
 from podwire.pods.wiring import wiring
+from podwire.statistics.collector import PodTotals, ServiceTotals
+from podwire.statistics.totals import Counts, add, nothing
 from podwire.trace import answer
 from podwire.trace.asked import Asked
 from podwire.trace.views import TraceView
@@ -153,9 +155,35 @@ class FakeController:
         return answer
 
 
+class FakeStatistics:
+    """What was counted is what the test says; an error is raised instead."""
+
+    def __init__(self, controller: FakeController) -> None:
+        self._controller = controller
+        self.frontends: dict[Frontend, Counts] = {
+            frontend("10.96.0.10"): (3, 12, 2_100, 9, 48_000),
+            frontend("fd96::a"): (1, 4, 700, 3, 16_000),
+        }
+        self.attachments: dict[AttachmentKey, Counts] = {FRONT: (9, 1_000, 7, 800)}
+        self.error: OSError | None = None
+
+    async def services(self) -> ServiceTotals:
+        if self.error is not None:
+            raise self.error
+        owners = dict.fromkeys(self.frontends, WEB)
+        return add(nothing(5), self.frontends, owners, self._controller.snapshot.services)
+
+    async def pods(self) -> PodTotals:
+        if self.error is not None:
+            raise self.error
+        held = self._controller.snapshot.attachments
+        return add(nothing(4), self.attachments, {key: key for key in held}, held)
+
+
 class ServedAgent:
     def __init__(self, state_dir: Path) -> None:
         self.controller = FakeController(node())
+        self.statistics = FakeStatistics(self.controller)
         self.socket = state_dir / "admin.sock"
         self.facts: dict[str, Any] = {
             "version": "0.1.0",
@@ -183,7 +211,9 @@ class ServedAgent:
 @asynccontextmanager
 async def serving(state_dir: Path) -> AsyncIterator[ServedAgent]:
     agent = ServedAgent(state_dir)
-    runner = await admin.serve(agent.socket, agent.controller, lambda: views.Facts(**agent.facts), agent.trace)
+    runner = await admin.serve(
+        agent.socket, agent.controller, lambda: views.Facts(**agent.facts), agent.trace, agent.statistics
+    )
     try:
         yield agent
     finally:

@@ -20,7 +20,19 @@ from podwire.controller.transaction import Result
 from podwire.model.objects import Protocol
 from podwire.model.snapshot import Snapshot
 from podwire.views import FrontendState
-from tests.unit.served_agent import COPY, DNS, EMPTY, WEB, FakeController, ServedAgent, frontend, node, serving, slots
+from tests.unit.served_agent import (
+    COPY,
+    DNS,
+    EMPTY,
+    WEB,
+    FakeController,
+    FakeStatistics,
+    ServedAgent,
+    frontend,
+    node,
+    serving,
+    slots,
+)
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
 FACTS = views.Facts("0.1.0", None, 1.5, {"store": 4, "nftables": 9, "linux": 31}, ("/m/web.yaml: no",))
@@ -147,12 +159,23 @@ async def test_a_second_look_sees_what_has_changed_since(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("/metrics", 200), ("/healthz", 200), ("/readyz", 503), ("/status", 404), ("/history", 404), ("/", 404)],
+    [
+        ("/metrics", 200),
+        ("/metrics/services", 200),
+        ("/metrics/pods", 200),
+        ("/healthz", 200),
+        ("/readyz", 503),
+        ("/status", 404),
+        ("/statistics/services", 404),
+        ("/history", 404),
+        ("/", 404),
+    ],
 )
 async def test_over_tcp_there_are_metrics_and_health_and_nothing_else(path: str, status: int, tmp_path: Path) -> None:
     agent = ServedAgent(tmp_path)
     agent.facts["not_ready"] = "no pod CIDR yet"
-    runner = await admin.serve_monitors("127.0.0.1", 0, agent.controller, lambda: views.Facts(**agent.facts))
+    facts = views.Facts(**agent.facts)
+    runner = await admin.serve_monitors("127.0.0.1", 0, agent.controller, lambda: facts, agent.statistics)
     port = runner.addresses[0][1]
     try:
         found, _, _ = await ask(aiohttp.TCPConnector(), f"http://127.0.0.1:{port}{path}")
@@ -164,6 +187,7 @@ async def test_over_tcp_there_are_metrics_and_health_and_nothing_else(path: str,
 async def test_a_port_in_use_is_told_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
+        controller = FakeController(node())
         with pytest.raises(OSError, match=rf"metrics_listen 127\.0\.0\.1:{port}: Address already in use\Z") as error:
-            await admin.serve_monitors("127.0.0.1", port, FakeController(node()), lambda: FACTS)
+            await admin.serve_monitors("127.0.0.1", port, controller, lambda: FACTS, FakeStatistics(controller))
     assert error.value.errno == errno.EADDRINUSE

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from rich.console import RenderableType
 
 from podwire import views
-from podwire.cli import explanations, tables
+from podwire.cli import explanations, tables, traffic
 from podwire.cli.client import REFUSED, WRONG_USAGE, Failed, ask
 from podwire.cli.paper import show
 from podwire.cli.target import HERE, Output, Target
@@ -23,12 +23,14 @@ from podwire.drift import DriftList
 from podwire.explain.packets import PacketWhy
 from podwire.explain.services import ServiceWhy
 from podwire.model.text import printable
+from podwire.statistics.views import PodStatisticsList, ServiceStatisticsList
 
 View = TypeVar("View")
 
 
 BYTES = "surrogateescape"
 """An argument that is not UTF-8 goes out as the bytes it came in (PEP 383)."""
+Stats = Annotated[bool, Parameter(negative="")]
 WAIT = 30
 """Seconds that the agent lets a follower wait for the next entry, before it asks again."""
 
@@ -38,20 +40,37 @@ def status(*, target: Target = HERE, output: Output = "table") -> int:
     return 0
 
 
-def services(name: str | None = None, /, *, target: Target = HERE, output: Output = "table") -> int:
+def services(
+    name: str | None = None, /, *, stats: Stats = False, target: Target = HERE, output: Output = "table"
+) -> int:
     """
     Parameters
     ----------
     name
         NAMESPACE/NAME: this one only, with all its backends.
+    stats
+        Connections, packets and bytes that this node saw; of one Service by frontend.
     """
-    path = "/services" if name is None else f"/services/{_object_path(name)}"
-    tell(ask(target.socket(), "GET", path), output, views.ServiceList, partial(tables.services, full=name is not None))
+    path, full = "/services" if name is None else f"/services/{_object_path(name)}", name is not None
+    if stats:
+        body = ask(target.socket(), "GET", f"/statistics{path}")
+        tell(body, output, ServiceStatisticsList, partial(traffic.services, full=full))
+    else:
+        tell(ask(target.socket(), "GET", path), output, views.ServiceList, partial(tables.services, full=full))
     return 0
 
 
-def pods(*, target: Target = HERE, output: Output = "table") -> int:
-    tell(ask(target.socket(), "GET", "/pods"), output, views.PodList, tables.pods)
+def pods(*, stats: Stats = False, target: Target = HERE, output: Output = "table") -> int:
+    """
+    Parameters
+    ----------
+    stats
+        Packets and bytes of each pod's interface.
+    """
+    if stats:
+        tell(ask(target.socket(), "GET", "/statistics/pods"), output, PodStatisticsList, traffic.pods)
+    else:
+        tell(ask(target.socket(), "GET", "/pods"), output, views.PodList, tables.pods)
     return 0
 
 

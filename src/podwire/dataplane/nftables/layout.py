@@ -116,7 +116,40 @@ def _maps(family: Family) -> list[str]:
         f"add set {where} external {{ type {kind} . inet_proto . inet_service; size 131072; }}",
         f"add set {where} external_ips {{ type {kind}; size 65536; }}",
         f"add set {where} pods {{ type {kind} . {kind}; size 65536; }}",
+        *_counters(where, kind),
     ]
+
+
+def _counters(where: str, kind: str) -> list[str]:
+    """Sets that the kernel fills by itself, an element for each frontend that is used. A full one only counts less."""
+    frontend = f"type {kind} . inet_proto . inet_service"
+    return [
+        f"add set {where} connections {{ {frontend}; size 131072; flags dynamic; counter; }}",
+        f"add set {where} traffic {{ {frontend} . ct_dir; size 262144; flags dynamic; counter; }}",
+    ]
+
+
+def _counting(ip: str, original: str) -> dict[str, list[str]]:
+    """What is counted is looked up; only what is not there yet asks whether it is a Service's at all, since others
+    rewrite destinations too. A packet of a connection that is known needs no other rule of its chain: that pays."""
+    packet = f"{original} . ct direction"
+    known = [f"meta l4proto {p} {packet} @traffic ct state established accept" for p in PROTOCOLS]
+    made = [f"meta l4proto {p} {original} @connections" for p in PROTOCOLS]
+    new = [f"meta l4proto {p} {original} != @connections jump served_new" for p in PROTOCOLS]
+
+    def guarded(chain: str) -> list[str]:
+        external = [f"meta l4proto {p} {original} @external goto {chain}" for p in PROTOCOLS]
+        return [f"ct original {ip} daddr @service_ranges goto {chain}", *external]
+
+    both = f"add @connections {{ {original} }} add @traffic {{ {packet} }}"
+    return {
+        "traffic": [*known, "ct state established goto traffic_new"],
+        "traffic_new": guarded("traffic_add"),
+        "traffic_add": [f"meta l4proto {p} add @traffic {{ {packet} }}" for p in PROTOCOLS],
+        "served": [*made, *new, *(f"meta l4proto {p} {original} vmap @remembered" for p in PROTOCOLS)],
+        "served_new": guarded("served_add"),
+        "served_add": [f"meta l4proto {p} {both}" for p in PROTOCOLS],
+    }
 
 
 def _spoofed(ip: str) -> list[str]:
@@ -137,8 +170,9 @@ def _rules(ip: str) -> dict[str, list[str]]:
     }
     original = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
     # `pods` holds each local pod's address twice, so that one set answers both "is it local?" and "is it itself?".
-    # These chains see the first packet of a connection only: that is when a client is remembered.
-    rules["in"] = [f"ct status dnat meta l4proto {p} {original} vmap @remembered" for p in PROTOCOLS]
+    rules |= _counting(ip, original)
+    # These chains see the first packet of a connection only: that is when it is counted, and its client remembered.
+    rules["in"] = ["ct status dnat jump served"]
     rules["post"] = [
         *rules["in"],
         f"{ip} saddr . {ip} daddr @pods masquerade",
@@ -162,7 +196,7 @@ def _rules(ip: str) -> dict[str, list[str]]:
     ]
     # A reset or a SYN out of order harms nobody; a SYN's answer may be all that a node on one of two ways sees.
     stray = "ct state invalid tcp flags ! syn,rst"
-    rules["local"] = [f"{stray} {ip} daddr @service_ranges drop", *refusals]
+    rules["local"] = ["ct status dnat jump traffic", f"{stray} {ip} daddr @service_ranges drop", *refusals]
     # What comes in from elsewhere to an external IP was led here by the network, and would be led here again. Where it
     # is a node's own, the node may answer.
     elsewhere = f'iifname != "pw*" {ip} daddr @external_ips fib daddr type != local'
@@ -174,6 +208,7 @@ def _rules(ip: str) -> dict[str, list[str]]:
         'iifname != "lo" fib daddr type local drop',
     ]
     rules["entry"] = [
+        'iifname != "lo" ct status dnat jump traffic',  # what goes through lo was counted on its way out
         f"{stray} goto stray",
         *refusals,
         f"meta l4proto tcp {elsewhere} reject with tcp reset",

@@ -96,14 +96,14 @@ def _external_ip(family: Family, key: bytes, _: bytes) -> ExternalIPKey | None:
 
 
 def _of_frontend(form: Callable[[Frontend], Any], family: Family, key: bytes, _: bytes) -> Any:
-    frontend = _frontend_of(family, key)
+    frontend = frontend_of(family, key)
     return form(frontend) if frontend is not None else None
 
 
 def _allowed(family: Family, key: bytes, until: bytes) -> AllowedKey | None:
     """None where the addresses are no prefix, too."""
     name, first, last = key[: -family.size], key[-family.size :], until[-family.size :]
-    frontend = _frontend_of(family, name)
+    frontend = frontend_of(family, name)
     if frontend is None or until[: -family.size] != name:
         return None
     span = int.from_bytes(first, "big") ^ int.from_bytes(last, "big")
@@ -153,7 +153,7 @@ def _frontends(family: Family, dumped: Dumped) -> dict[Any, Any]:
     read: dict[Frontend | InternalKey, _Read] = {}
     for name in ("refused", "dropped", "svc", "svc_internal", "drawn", "drawn_internal", "eps"):
         for element in elements(dumped.get(name, ())):
-            frontend = _frontend_of(family, element.key, slot=name == "eps") if element.key is not None else None
+            frontend = frontend_of(family, element.key, slot=name == "eps") if element.key is not None else None
             if frontend is None or not _take(read, name, frontend, element):
                 found[AlienKey(family, name, element.raw)] = True
     for names in (ALL, CLUSTER):
@@ -192,7 +192,7 @@ def _take(read: dict[Frontend | InternalKey, _Read], name: str, frontend: Fronte
 
 def remembered_flow(family: Family, element: Element) -> Flow | None:
     """What an entry of session affinity says of its client; None: it is none of ours."""
-    frontend = _frontend_of(family, element.key[family.size :]) if element.key is not None else None
+    frontend = frontend_of(family, element.key[family.size :]) if element.key is not None else None
     if frontend is None or element.key is None:
         return None
     return Flow(frontend, _backend_of(family, element.data), Address(element.key[: family.size]))
@@ -205,7 +205,7 @@ def _backend_of(family: Family, data: bytes) -> Backend:
 
 def _pair_of(family: Family, key: bytes) -> tuple[Frontend, Backend] | None:
     size = family.size
-    frontend = _frontend_of(family, key[: size + 8])
+    frontend = frontend_of(family, key[: size + 8])
     rest = key[size + 8 :]
     backend = Backend(Address(rest[:size]), int.from_bytes(rest[size : size + 2], "big"))
     return (frontend, backend) if frontend is not None and len(rest) == size + 4 else None
@@ -233,7 +233,7 @@ def _verdict(data: bytes) -> tuple[int, str]:
 def _remembered(family: Family, bodies: Iterable[bytes]) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for element in elements(bodies):
-        frontend = _frontend_of(family, element.key) if element.key is not None else None
+        frontend = frontend_of(family, element.key) if element.key is not None else None
         if frontend is None:
             found[AlienKey(family, "remembered", element.raw)] = True
             continue
@@ -243,7 +243,7 @@ def _remembered(family: Family, bodies: Iterable[bytes]) -> dict[Any, Any]:
     return found
 
 
-def _frontend_of(family: Family, key: bytes, slot: bool = False) -> Frontend | None:
+def frontend_of(family: Family, key: bytes, slot: bool = False) -> Frontend | None:
     """None: of a protocol that no Service has, or of a map that is of another form than ours. `slot`: one follows."""
     size = family.size
     if len(key) != size + 8 + SLOT.size * slot or key[size] not in _PROTOCOLS:

@@ -9,14 +9,29 @@ from collections.abc import Iterable, Iterator
 from struct import pack
 from typing import NamedTuple
 
-from podwire.dataplane.messages import CREATE, NESTED, Message, attr, attrs, text
+from podwire.dataplane.messages import CREATE, NESTED, Message, attr, attrs, nest, text, walk
 from podwire.dataplane.nftables.affinity import seconds_of
 from podwire.dataplane.nftables.layout import SEAL
-from podwire.dataplane.nftables.wire import APPEND, DELCHAIN, DELRULE, NEWCHAIN, NEWRULE, NEWTABLE, table
+from podwire.dataplane.nftables.wire import (
+    APPEND,
+    DELCHAIN,
+    DELRULE,
+    DELSET,
+    NEWCHAIN,
+    NEWRULE,
+    NEWSET,
+    NEWTABLE,
+    table,
+    u32,
+)
 from podwire.model.addresses import Family
 
-_SHAPE = (2, 3, 4, 5, 6, 7, 9, 11)
-"""Of a set's attributes: name, flags, types and lengths of key and data, size, timeout."""
+_SHAPE = (2, 3, 4, 5, 6, 7, 9, 11, 17)
+"""Of a set's attributes: name, flags, types and lengths of key and data, size, timeout, what each element counts."""
+_NESTS = (9, 17)
+"""Of these the ones that hold attributes themselves."""
+_SET_ID = 10
+_DYNSET_TIMEOUT = 6
 _COMMENT = 12
 """Of a chain's attributes."""
 _CHAIN_SHAPE = (4, 5, 7, 10)
@@ -82,16 +97,37 @@ def _name(packed: bytes) -> str:
 
 def swap(family: Family, pattern: Rules, held: Rules) -> list[Message]:
     """The messages that make a living table's chains and rules equal to the pattern's, elements untouched. Both are of
-    constant rules."""
+    constant rules. A set of the pattern is made where there is none, one that it has not goes; no other is changed."""
     whole = table(family)
     found: list[Message] = []
     if held.flags != pattern.flags:
         found.append(Message(NEWTABLE, 0, whole + attr(_TABLE_FLAGS, pack(">I", pattern.flags))))
+    wanted, there = ({shape[0] for shape in some.sets} for some in (pattern, held))
+    for number, shape in enumerate(pattern.sets, 1):
+        if shape[0] not in there:
+            found.append(Message(NEWSET, CREATE, whole + _set(number, shape)))
     for name, seen in pattern.chains.items():
         hook = b"".join(attr(kind | NESTED * (kind == 4), seen[kind]) for kind in (4, 5, 7) if kind in seen)
         found.append(Message(NEWCHAIN, CREATE, whole + text(3, name) + hook))
     found += [Message(DELRULE, 0, whole + text(2, name)) for name in held.chains]
     found += [Message(DELCHAIN, 0, whole + text(3, name)) for name in held.chains if name not in pattern.chains]
     for chain, expressions in pattern.rules:
-        found.append(Message(NEWRULE, CREATE | APPEND, whole + attr(2, chain) + attr(4 | NESTED, expressions)))
-    return found
+        found.append(Message(NEWRULE, CREATE | APPEND, whole + attr(2, chain) + nest(4, *_taken(expressions))))
+    return [*found, *(Message(DELSET, 0, whole + attr(2, name)) for name in sorted(there - wanted))]
+
+
+def _taken(expressions: bytes) -> Iterator[bytes]:
+    """A rule's expressions as the kernel takes them: of `dynset` it tells a timeout of zero, and refuses it of a set
+    without timeouts."""
+    for kind, body in walk(expressions):
+        named = attrs(body)
+        if named.get(1) == b"dynset\0":
+            held = (attr(each, it) for each, it in walk(named[2]) if each != _DYNSET_TIMEOUT or any(it))
+            body = attr(1, named[1]) + nest(2, *held)
+        yield attr(kind | NESTED, body)
+
+
+def _set(number: int, shape: tuple[bytes, ...]) -> bytes:
+    """`number`: which it is in its batch."""
+    parts = (attr(kind | NESTED * (kind in _NESTS), it) for kind, it in zip(_SHAPE, shape, strict=True) if it)
+    return b"".join(parts) + u32(_SET_ID, number)

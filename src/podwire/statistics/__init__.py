@@ -1,0 +1,1 @@
+"""Statistics: what the kernel counts of Services and pods, added up and told."""

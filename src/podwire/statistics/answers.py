@@ -1,0 +1,112 @@
+"""The admin API's answers about traffic.
+
+Invariants: as for `podwire.admin`. What is told of each Service or pod for Prometheus is made in a thread: of ten
+thousand Services it takes half a second.
+
+    GET  /statistics/services, /statistics/services/NAMESPACE/NAME      by Service and frontend
+    GET  /statistics/pods                                               by pod interface
+    GET  /metrics/services, /metrics/pods                               the same for Prometheus
+
+The last two may be had over TCP too.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from aiohttp import web
+from prometheus_client.core import Metric
+
+from podwire import replies
+from podwire.model.objects import ServiceKey
+from podwire.model.snapshot import Snapshot
+from podwire.statistics import families, views
+from podwire.statistics.collector import PodTotals, ServiceTotals
+from podwire.views import attachment_keys, service_keys
+
+log = logging.getLogger(__name__)
+
+
+class Statistics(Protocol):
+    """As `podwire.statistics.collector.Collector`. Both raise OSError where the kernel can't be read."""
+
+    async def services(self) -> ServiceTotals: ...
+    async def pods(self) -> PodTotals: ...
+
+
+Now = Callable[[], Snapshot]
+
+
+def routes(statistics: Statistics, now: Now) -> list[web.RouteDef]:
+    async def services(request: web.Request) -> web.StreamResponse:
+        async with _readable():
+            totals = await statistics.services()
+        sums, seen = totals.of_owners(), now()
+        return await replies.stream(
+            request, "services", (views.service(seen, key, totals, sums) for key in service_keys(seen))
+        )
+
+    async def service(request: web.Request) -> web.Response:
+        """A list of one, so that readers know one form."""
+        key = ServiceKey(request.match_info["namespace"], request.match_info["name"])
+        async with _readable():
+            totals = await statistics.services()
+        seen = now()
+        if key not in seen.services:
+            raise web.HTTPNotFound(text=f"no {key} on this node")
+        told = views.service(seen, key, totals, totals.of_owners())
+        return replies.json(views.ServiceStatisticsList((told,)))
+
+    async def pods(request: web.Request) -> web.StreamResponse:
+        async with _readable():
+            totals = await statistics.pods()
+        seen = now()
+        return await replies.stream(request, "pods", (views.pod(seen, key, totals) for key in attachment_keys(seen)))
+
+    return [
+        web.get("/statistics/services", services),
+        web.get("/statistics/services/{namespace}/{name}", service),
+        web.get("/statistics/pods", pods),
+    ]
+
+
+def for_monitors(statistics: Statistics, now: Now) -> list[web.RouteDef]:
+    async def services(request: web.Request) -> web.Response:
+        async with _readable():
+            totals = await statistics.services()
+        seen = now()
+
+        def told() -> web.Response:
+            sums = totals.of_owners()
+            mine = ((key, sums[key]) for key in service_keys(seen) if key in sums)
+            return replies.exposition(request, families.services(mine))
+
+        return await asyncio.to_thread(told)
+
+    async def pods(request: web.Request) -> web.Response:
+        async with _readable():
+            totals = await statistics.pods()
+        seen = now()
+        listed = [views.pod(seen, key, totals) for key in attachment_keys(seen)]
+        return replies.exposition(request, families.pods(listed))
+
+    return [web.get("/metrics/services", services), web.get("/metrics/pods", pods)]
+
+
+async def of_node(statistics: Statistics) -> Iterable[Metric]:
+    """The node's sums; nothing where the kernel can't be read: all other metrics are told in any case."""
+    try:
+        return families.node(await statistics.services())
+    except OSError as error:
+        log.warning("statistics can't be read: %s", error)
+        return ()
+
+
+@asynccontextmanager
+async def _readable() -> AsyncIterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise web.HTTPInternalServerError(text=f"the kernel's counters can't be read: {error}") from None

@@ -1,0 +1,102 @@
+"""What is told of Services' and pods' traffic: totals as the values of the admin API. Pure.
+
+Invariants: as for `podwire.views`: these structs are the JSON, addresses are text, everything is sorted. A Service's
+sums never fall while it lives: they keep what its former frontends had.
+"""
+
+from msgspec import Struct
+
+from podwire import views
+from podwire.model.addresses import show_address
+from podwire.model.network import Frontend
+from podwire.model.objects import AttachmentKey, ServiceKey
+from podwire.model.snapshot import Snapshot
+from podwire.pods.wiring import interface_name
+from podwire.services.frontends import of_service, owner
+from podwire.statistics.totals import Counts, Totals
+
+
+class Traffic(Struct, frozen=True):
+    """Packets and bytes. Of a Service: `received` from its clients, `sent` back to them, with IP's headers, as
+    netfilter sees them on this node. Of a pod: what went in and out by its interface, with Ethernet's headers."""
+
+    received_packets: int = 0
+    received_bytes: int = 0
+    sent_packets: int = 0
+    sent_bytes: int = 0
+
+
+class FrontendStatistics(Struct, frozen=True):
+    address: str
+    protocol: str
+    port: int
+    connections: int
+    traffic: Traffic
+
+
+class ServiceStatistics(Struct, frozen=True):
+    """Of what this node saw. Connections that were refused are not counted."""
+
+    namespace: str
+    name: str
+    connections: int
+    traffic: Traffic
+    frontends: tuple[FrontendStatistics, ...]
+
+
+class ServiceStatisticsList(Struct, frozen=True):
+    services: tuple[ServiceStatistics, ...]
+
+
+class PodStatistics(Struct, frozen=True):
+    """Of one attachment; `link` is the node's end of its veth pair."""
+
+    namespace: str
+    name: str
+    interface: str
+    link: str
+    sandbox: str
+    traffic: Traffic
+
+
+class PodStatisticsList(Struct, frozen=True):
+    pods: tuple[PodStatistics, ...]
+
+
+def service(
+    now: Snapshot, key: ServiceKey, totals: Totals[Frontend, ServiceKey], sums: dict[ServiceKey, Counts]
+) -> ServiceStatistics:
+    """`sums`: `totals.of_owners()`. Raises KeyError for a Service that the snapshot has not."""
+    names = {frontend for _, _, frontend in of_service(now, key) if owner(now, frontend) == key}
+    connections, traffic = _counted(sums.get(key))
+    return ServiceStatistics(
+        namespace=key.namespace,
+        name=key.name,
+        connections=connections,
+        traffic=traffic,
+        frontends=tuple(_frontend(it, key, totals) for it in sorted(names, key=views.place)),
+    )
+
+
+def _frontend(it: Frontend, key: ServiceKey, totals: Totals[Frontend, ServiceKey]) -> FrontendStatistics:
+    series = totals.series.get(it)
+    mine = series is not None and series.owner == key
+    connections, traffic = _counted(series.total if series is not None and mine else None)
+    return FrontendStatistics(show_address(it.address), it.protocol.name, it.port, connections, traffic)
+
+
+def _counted(counts: Counts | None) -> tuple[int, Traffic]:
+    return (counts[0], Traffic(*counts[1:])) if counts else (0, Traffic())
+
+
+def pod(now: Snapshot, key: AttachmentKey, totals: Totals[AttachmentKey, AttachmentKey]) -> PodStatistics:
+    """Raises KeyError for an attachment that the snapshot has not."""
+    pod, series = now.attachments[key].pod, totals.series.get(key)
+    return PodStatistics(
+        namespace=pod.namespace,
+        name=pod.name,
+        interface=key.interface,
+        link=interface_name(key),
+        sandbox=key.sandbox,
+        traffic=Traffic(*series.total) if series is not None else Traffic(),
+    )
