@@ -179,6 +179,20 @@ async def test_what_hands_put_into_the_counters_or_take_away_harms_nobody(at_wor
     assert await at_work.drift() == []
 
 
+async def test_a_table_that_is_made_anew_takes_no_count_back(at_work: Rig) -> None:
+    for _ in range(3):
+        ask(at_work.pods["a"], "10.96.0.10")
+    before = await counts(at_work)
+    by_hand("nft delete table ip podwire")
+    assert await counts(at_work) == before
+    await at_work.resync()
+    await at_work.resync()  # what lies on a renewed table is read again
+    assert await counts(at_work) == before
+    ask(at_work.pods["a"], "10.96.0.10")
+    ((it, (connections, *_)),) = (await counts(at_work)).items()
+    assert connections == before[it][0] + 1
+
+
 async def test_a_long_flow_is_counted_packet_by_packet(at_work: Rig) -> None:
     got = datagrams(at_work.pods["a"], "10.96.0.11", 53, 50, 90)
     read = (await counts(at_work))[frontend("10.96.0.11", 53, UDP)]

@@ -1,7 +1,8 @@
 """What counters that may begin anew add up to, and whose it is. Pure.
 
 Invariants: no total of anybody ever falls while he lives, whatever is read: a counter that reads less than before began
-anew, and what it had counts on; one that is not read stays as it was. What is nobody's is forgotten.
+anew, and what it had counts on; one that is not read stays as it was, since a dump may miss it. So one that was gone,
+and has more by the next reading than before, tells less than there was, never more. What is nobody's is forgotten.
 """
 
 from collections.abc import Container, Hashable, Mapping

@@ -4,6 +4,7 @@ Invariants: `read` may run in a thread of its own, and changes nothing. `forget`
 already.
 """
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 
@@ -45,5 +46,9 @@ class Counting:
         self._reading.close()
 
     def _dump(self, family: Family, name: str) -> Iterator[bytes]:
-        for bodies in self._reading.stream(w.GETELEM, w.table(family) + text(2, name)):
-            yield from bodies
+        try:
+            for bodies in self._reading.stream(w.GETELEM, w.table(family) + text(2, name)):
+                yield from bodies
+        except OSError as error:
+            if error.errno != errno.ENOENT:  # the table is away, by somebody's hand
+                raise

@@ -15,7 +15,10 @@ empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that n
     affine60   asks who is remembered for 60 seconds (map `affinity60`) with a backend that is still among those in
                `serving`, and sends the others to the class in `drawn`; affinein60 does it for the cluster's list, with
                `serving_internal`. These come and go with the Services: see affinity.py
-    in         remembers who connects, by the chain learn60 that `remembered` names; so does post
+    in         counts a connection (`served`), and remembers who connects, by the chain learn60 that `remembered`
+               names; so does post
+    entry,     count each packet of a Service's connection (`traffic`), by frontend and direction; the elements come
+    local      with the first packet (`traffic_add`, `served_add`), if it is a Service's (`traffic_new`, `served_new`)
     entry,     whatever still goes to a refused frontend or to an address that is only a Service's is refused at once,
     local      and what comes from elsewhere to an external IP; what goes to a dropped one vanishes
     stray      a segment that connection tracking can't place goes untranslated, to somebody who knows no such
