@@ -48,7 +48,6 @@ from podwire.model.addresses import Family
 from podwire.model.objects import Protocol
 
 MOST_CLIENTS = 1_000_000
-_CHAIN_COMMENT = 12
 _NAME = re.compile(r"(?:affinity|affine|affinein|learn|sealed)([1-9][0-9]*)\Z")
 _MAP, _TIMEOUT, _DYNAMIC = 0x8, 0x10, 0x20
 # nft's numbers of its types; of a concatenation, six bits each.
@@ -77,14 +76,6 @@ def make(family: Family, seconds: int, *, anew: bool) -> list[Message]:
     rules.append((chains[2], _put(family, seconds, _UPDATE, original_way=True)))
     found += [Message(NEWRULE, CREATE | APPEND, whole + text(2, chain) + nest(4, each)) for chain, each in rules]
     return found
-
-
-def seal(family: Family, seconds: int, digest: str) -> list[Message]:
-    whole, name = table(family), text(3, f"sealed{seconds}")
-    comment = digest.encode() + b"\0"
-    userdata = attr(_CHAIN_COMMENT, bytes((0, len(comment))) + comment)
-    created = Message(NEWCHAIN, CREATE, whole + name)
-    return [created, Message(DELCHAIN, 0, whole + name), Message(NEWCHAIN, CREATE, whole + name + userdata)]
 
 
 def remove(family: Family, seconds: int) -> list[Message]:

@@ -17,7 +17,7 @@ from podwire.dataplane.messages import Message, attrs, text
 from podwire.dataplane.nftables import affinity, libnftables, reading, rules, slots
 from podwire.dataplane.nftables import render as r
 from podwire.dataplane.nftables import wire as w
-from podwire.dataplane.nftables.layout import SEAL, TABLE, keyword, layout, renew, seal
+from podwire.dataplane.nftables.layout import SEAL, TABLE, keyword, layout, renew
 from podwire.dataplane.nftables.watch import Watch
 from podwire.model.addresses import FAMILIES, Family
 from podwire.model.network import AffinityKey, Frontend, InternalKey, RestrictedKey, RulesKey, Slots
@@ -218,7 +218,9 @@ class NFTables:
         error = ""
         if change.before is None or renewed:
             error = self._run(renew(family))
-        error = error or self._run(seal(family, _digest(family, self._constant(family))))
+        if not error:
+            errors = self.commit(rules.seal(family, SEAL, _digest(family, self._constant(family))))
+            error = os.strerror(min(errors.values())) if errors else ""
         return Outcome(error=f"rules of {family}: {error.strip()}") if error else Outcome(True, again=renewed)
 
     def _swap_rules(self, family: Family) -> bool:
@@ -254,7 +256,7 @@ class NFTables:
                 held = _rules(self._socket, key.family)
                 made = held.remembering().get(key.seconds) if held is not None else None
                 digest = affinity.digest(key.family, key.seconds, made.parts() if made is not None else ())
-                errors = self.commit(affinity.seal(key.family, key.seconds, digest))
+                errors = self.commit(rules.seal(key.family, f"sealed{key.seconds}", digest))
             if not errors:
                 return Outcome(True)
         return Outcome(error=f"{key}: {os.strerror(min(errors.values()))}")

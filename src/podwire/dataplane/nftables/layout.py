@@ -89,11 +89,6 @@ def renew(family: Family) -> str:
     return f"add table {where}\ndelete table {where}\n{layout(family)}"
 
 
-def seal(family: Family, digest: str) -> str:
-    chain = f"{keyword(family)} {TABLE} {SEAL}"
-    return f'add chain {chain}\ndelete chain {chain}\nadd chain {chain} {{ comment "{digest}"; }}'
-
-
 def _maps(family: Family) -> list[str]:
     """Fixed sizes select the map that does not resize: twice as fast to load. Those of affinity, which few Services
     have, grow as they are filled."""

@@ -6,6 +6,7 @@ so that it can be seen and removed. What was rendered is read as itself.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from struct import Struct
 from typing import Any, NamedTuple
 
 from podwire.dataplane.messages import NESTED, attr, attrs, walk
@@ -35,6 +36,8 @@ from podwire.services.stale import Flow
 Dumped = Mapping[str, Iterable[bytes]]
 """By the name of a map or set: the bodies of its dump."""
 
+_VALUE = {size: attr(1, bytes(size + 4))[:4] for size in (4, 16)}
+"""What stands before an address and a port, by the address's size."""
 _PROTOCOLS = {int(protocol): protocol for protocol in Protocol}
 
 
@@ -52,8 +55,45 @@ def elements(bodies: Iterable[bytes]) -> Iterator[Element]:
     for body in bodies:
         for kind, listed in walk(body, 4):
             if kind == 3:
-                for _, element in walk(listed):
-                    yield _read_element(element)
+                yield from _listed(listed)
+
+
+def _listed(listed: bytes) -> Iterator[Element]:
+    """Most elements of a map have the first one's form; as long as they do they are only cut out."""
+    at, form = 0, _form(listed)
+    if form is not None:
+        for head, key, between, data in form.cut.iter_unpack(listed[: len(listed) // form.cut.size * form.cut.size]):
+            if head != form.head or between != form.between:
+                break
+            yield Element(key, data, 0, form.raw + key)
+            at += form.cut.size
+    for _, element in walk(listed, at):
+        yield _read_element(element)
+
+
+class _Form(NamedTuple):
+    """Elements of a key and at most some data: how one is cut up, what stands before key and data, and what stands
+    before the key in `raw`."""
+
+    cut: Struct
+    head: bytes
+    between: bytes
+    raw: bytes
+
+
+def _form(listed: bytes) -> _Form | None:
+    """Of the first element; None where it holds anything more, or would have to be padded."""
+    first = next((each for _, each in walk(listed)), b"")
+    parts = list(walk(first))
+    if [kind for kind, _ in parts] not in ([1], [1, 2]):
+        return None
+    inner = list(walk(parts[0][1]))
+    key, data = inner[0][1] if len(inner) == 1 and inner[0][0] == 1 else b"", parts[1][1] if len(parts) > 1 else b""
+    between = 4 if data else 0
+    if not key or len(key) & 3 or len(data) & 3 or len(first) != 8 + len(key) + between + len(data):
+        return None
+    raw = attr(1 | NESTED, attr(1, key))[:8]
+    return _Form(Struct(f"12s{len(key)}s{between}s{len(data)}s"), listed[:12], listed[12 + len(key) :][:between], raw)
 
 
 def _read_element(element: bytes) -> Element:
@@ -152,8 +192,14 @@ def _frontends(family: Family, dumped: Dumped) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     read: dict[Frontend | InternalKey, _Read] = {}
     for name in ("refused", "dropped", "svc", "svc_internal", "drawn", "drawn_internal", "eps"):
+        frontends: dict[bytes, Frontend | None] = {}
+        """By key, without the slot: many slots have the same."""
         for element in elements(dumped.get(name, ())):
-            frontend = frontend_of(family, element.key, slot=name == "eps") if element.key is not None else None
+            packed = element.key or b""
+            of = packed[: -SLOT.size] if name == "eps" else packed
+            if of not in frontends:
+                frontends[of] = frontend_of(family, packed, slot=name == "eps")
+            frontend = frontends[of]
             if frontend is None or not _take(read, name, frontend, element):
                 found[AlienKey(family, name, element.raw)] = True
     for names in (ALL, CLUSTER):
@@ -169,24 +215,34 @@ def _frontends(family: Family, dumped: Dumped) -> dict[Any, Any]:
 
 def _take(read: dict[Frontend | InternalKey, _Read], name: str, frontend: Frontend, element: Element) -> bool:
     """False: it is none that we give."""
-    number = SLOT.unpack_from(element.key or b"", len(frontend.address) + 8)[0] if name == "eps" else 0
-    names = CLUSTER if name in (CLUSTER.verdicts, CLUSTER.drawn) or number >= CLUSTER.first else ALL
-    number -= names.first if name == "eps" else 0
-    if number >= CLASSES[-1]:
-        return False
+    if name == "eps":
+        return _take_slot(read, frontend, element)
+    names = CLUSTER if name in (CLUSTER.verdicts, CLUSTER.drawn) else ALL
     held = read.setdefault(InternalKey(frontend) if names is CLUSTER else frontend, _Read())
     match name:
         case "refused":
             held.refused = True
         case "dropped":
             held.dropped = True
-        case "eps":
-            held.slots[number] = _backend_of(frontend.family, element.data)
         case names.drawn:
             held.drawn = _class_of(element.data, names)
         case _:
             held.affinity = _affinity_of(element.data, names)
             held.verdict = _class_of(element.data, names) if held.affinity == 0 else None
+    return True
+
+
+def _take_slot(read: dict[Frontend | InternalKey, _Read], frontend: Frontend, element: Element) -> bool:
+    (number,) = SLOT.unpack_from(element.key or b"", len(frontend.address) + 8)
+    key: Frontend | InternalKey = frontend
+    if number >= CLUSTER.first:
+        key, number = InternalKey(frontend), number - CLUSTER.first
+    if number >= CLASSES[-1]:
+        return False
+    held = read.get(key)
+    if held is None:
+        held = read[key] = _Read()
+    held.slots[number] = _backend_of(frontend.family, element.data)
     return True
 
 
@@ -199,7 +255,8 @@ def remembered_flow(family: Family, element: Element) -> Flow | None:
 
 
 def _backend_of(family: Family, data: bytes) -> Backend:
-    packed = attrs(data).get(1, b"").ljust(family.size + 4, b"\0")
+    whole = len(data) == family.size + 8 and data[:4] == _VALUE[family.size]
+    packed = data[4:] if whole else attrs(data).get(1, b"").ljust(family.size + 4, b"\0")
     return Backend(Address(packed[: family.size]), int.from_bytes(packed[family.size : family.size + 2], "big"))
 
 

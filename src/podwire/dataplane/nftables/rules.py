@@ -39,6 +39,15 @@ _CHAIN_SHAPE = (4, 5, 7, 10)
 _TABLE_FLAGS = 2
 
 
+def seal(family: Family, chain: str, digest: str) -> list[Message]:
+    """An empty chain with that comment, in the place of whatever has its name."""
+    whole, name = table(family), text(3, chain)
+    comment = digest.encode() + b"\0"
+    userdata = attr(_COMMENT, bytes((0, len(comment))) + comment)
+    created = Message(NEWCHAIN, CREATE, whole + name)
+    return [created, Message(DELCHAIN, 0, whole + name), Message(NEWCHAIN, CREATE, whole + name + userdata)]
+
+
 class Rules(NamedTuple):
     """What a table reads as, without its elements: its flags, chains by name, rules as (chain, expressions), sets."""
 
