@@ -17,7 +17,7 @@ from typing import Any
 from tests.bench import objects
 from tests.bench.api_server import ApiServer
 from tests.bench.nodes import commits, generation, path, prepare
-from tests.bench.planes import KubeProxy, Plane, Podwire, plane, programmed
+from tests.bench.planes import KubeProxy, Plane, Podwire, programmed
 from tests.kernel.rig import Space, spaces
 
 PER_SECOND = 20
@@ -88,39 +88,58 @@ def noted(out: Path) -> list[float]:
     return times
 
 
+async def measure_podwire(space: Space, cluster: Cluster, directory: Path, changes: int, paced: int) -> dict[str, Any]:
+    out = directory / "times.json"
+    it, clocked = Podwire(space, directory), [sys.executable, "-m", "tests.bench.watched_agent", str(out)]
+    try:
+        found = await at_first(it, space, cluster, paced)
+        before = generation(space)
+        found["restart_s"] = await started(it, space, cluster.services)
+        found["restart_writes"] = max(await it.writes(), generation(space) - before)
+        await it.stop()
+        it = Podwire(space, directory, clocked)
+        await started(it, space, cluster.services)
+        found["seen_ms"] = await in_turn(space, cluster, changes)
+    finally:
+        await it.stop()
+    found["change_ms"] = noted(out)
+    assert len(found["change_ms"]) == changes, f"{len(found['change_ms'])} commits for {changes} changes"
+    return found
+
+
+async def measure_kube_proxy(
+    space: Space, cluster: Cluster, directory: Path, changes: int, paced: int
+) -> dict[str, Any]:
+    it = KubeProxy(space, directory)
+    try:
+        found = await at_first(it, space, cluster, paced)
+        it = KubeProxy(space, directory, at_once=True)
+        found["restart_s"] = await started(it, space, cluster.services)
+        found["seen_ms"] = found["change_ms"] = await in_turn(space, cluster, changes)
+    finally:
+        await it.stop()
+    return found
+
+
+async def at_first(it: Plane, space: Space, cluster: Cluster, count: int) -> dict[str, Any]:
+    """The start, with nothing in the kernel, and changes at a pace; it is ended then."""
+    found = {"load_s": await started(it, space, cluster.services), "rss_mb": it.cost().rss}
+    if count:
+        found |= await paced(it, space, cluster, count)
+    await it.stop()
+    return found
+
+
 async def measure(name: str, services: int, changes: int, paced_changes: int) -> dict[str, Any]:
+    measured = measure_podwire if name == Podwire.name else measure_kube_proxy
     with tempfile.TemporaryDirectory() as directory, spaces() as make_space:
         space, cluster = make_space("bench"), Cluster(services)
         prepare(space)
         await cluster.api.serve(path(space))
-        it = plane(name, space, Path(directory))
-        changer: Podwire | KubeProxy
         try:
-            found: dict[str, Any] = {"load_s": await started(it, space, services), "rss_mb": it.cost().rss}
-            if paced_changes:
-                found |= await paced(it, space, cluster, paced_changes)
-            await it.stop()
-            before = generation(space)
-            found["restart_s"] = await started(it, space, services)
-            if isinstance(it, Podwire):
-                found["restart_writes"] = max(await it.writes(), generation(space) - before)
-            await it.stop()
-            out = Path(directory, "times.json")
-            if isinstance(it, Podwire):
-                command = [sys.executable, "-m", "tests.bench.watched_agent", str(out)]
-                changer = Podwire(space, Path(directory), command)
-            else:
-                changer = KubeProxy(space, Path(directory), at_once=True)
-            it = changer
-            await started(it, space, services)
-            found["seen_ms"] = await in_turn(space, cluster, changes)
-            await it.stop()
-            found["change_ms"] = noted(out) if isinstance(it, Podwire) else found["seen_ms"]
-            assert len(found["change_ms"]) == changes, f"{len(found['change_ms'])} commits for {changes} changes"
+            return await measured(space, cluster, Path(directory), changes, paced_changes)
         finally:
-            await it.stop()
             await cluster.api.close()
-    return found
 
 
 if __name__ == "__main__":

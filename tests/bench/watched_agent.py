@@ -32,6 +32,7 @@ def main(out: Path, configuration: Path) -> None:
         errors = commit(driver, messages)
         if read[0]:
             times.append((time.perf_counter() - read[0]) * 1e3)
+            read[0] = 0.0  # a later commit is not that event's
         return errors
 
     kube_api.whole_lines = timed_lines
