@@ -1,5 +1,6 @@
 """A whole agent, watched from outside: metrics over TCP, its history followed, its explanations asked for."""
 
+import json
 import os
 import re
 import signal
@@ -49,9 +50,9 @@ def agent(node: Space, tmp_path: Path) -> Iterator[AgentProcess]:
     agent.stop(signal.SIGKILL)
 
 
-def values() -> dict[str, float]:
-    """Of the metrics without labels, or with one."""
-    text = urlopen(f"http://{METRICS}/metrics").read().decode()
+def values(path: str = "/metrics") -> dict[str, float]:
+    """By name and labels' values."""
+    text = urlopen(f"http://{METRICS}{path}").read().decode()
     families = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
     return {
         " ".join((sample.name, *sample.labels.values())): sample.value
@@ -69,6 +70,24 @@ def test_metrics_and_health_over_tcp(agent: AgentProcess) -> None:
     assert urlopen(f"http://{METRICS}/readyz").status == 200
     with pytest.raises(HTTPError, match="404"):
         urlopen(f"http://{METRICS}/status")
+
+
+def test_what_the_kernel_counted_is_told_by_every_door(agent: AgentProcess) -> None:
+    """Seven connections, as the kernel would have them in its set."""
+    by_hand("nft add element ip podwire connections '{ 10.96.0.10 . tcp . 80 counter packets 7 bytes 420 }'")
+    assert values("/metrics/services") == {
+        "podwire_service_connections_total default web": 7,
+        **{
+            f"podwire_service_{name}_total default web": 0
+            for name in ("received_packets", "received_bytes", "sent_packets", "sent_bytes")
+        },
+    }
+    assert values()["podwire_services_connections_total"] == 7
+    assert values("/metrics/pods") == {}
+    assert agent.say("services", "--stats").stdout.splitlines()[1].split()[:3] == ["default", "web", "7"]
+    told = json.loads(agent.say("services", "default/web", "--stats", "-o", "json").stdout)
+    assert [it["connections"] for it in told["services"][0]["frontends"]] == [7]
+    assert agent.say("verify").returncode == 0
 
 
 def ended(agent: AgentProcess) -> str:

@@ -93,7 +93,8 @@ async def test_datagrams_are_counted_to_the_byte(
 async def test_connections_are_counted_each_once(
     at_work: Rig, place: tuple[str, int, str, int], client: str | None
 ) -> None:
-    """A segment more or less is TCP's to choose; each has a header of 20 bytes, and options of at most 40."""
+    """A segment more or less is TCP's to choose, and the last ones may be on their way yet; each has a header of 20
+    bytes, and options of at most 40."""
     to, port, *_ = place
     space = at_work.pods[client] if client else None
     answers = [ask(space, to, port) for _ in range(5)]
@@ -101,8 +102,8 @@ async def test_connections_are_counted_each_once(
     ((it, (connections, packets, size, back, size_back)),) = (await counts(at_work)).items()
     assert (it, connections) == (frontend(to, port, TCP), 5)
     ip = HEADERS[it.family.size]
-    assert 5 * 4 <= packets <= 5 * 8
-    assert 5 * 3 <= back <= 5 * 8
+    assert 5 * 3 <= packets <= 5 * 8
+    assert 5 * 2 <= back <= 5 * 8
     assert packets * (ip + 20) <= size <= packets * (ip + 60)
     answered = sum(map(len, answers))
     assert back * (ip + 20) <= size_back - answered <= back * (ip + 60)

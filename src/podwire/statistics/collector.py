@@ -1,6 +1,6 @@
 """Reads what the kernel counts, when somebody asks and now and then, and adds it up.
 
-Invariants: nothing is counted here. The kernel is read in a thread, at most once in `AGE` seconds however many ask, and
+Invariants: nothing is counted here. The kernel is read in a thread, at most a fifth of the time however many ask, and
 to the end whoever stops waiting. What counted a frontend is deleted once no Service claims it, and all Services are
 known.
 """
@@ -18,8 +18,8 @@ from podwire.model.snapshot import Snapshot
 from podwire.services.frontends import owner
 from podwire.statistics.totals import Counts, Totals, add, nothing
 
-AGE = 1.0
-"""Seconds for which a reading is new enough for whoever asks."""
+SHARE = 4.0
+"""A reading is new enough for whoever asks for so many times as long as it took."""
 PERIOD = 60.0
 """Seconds between two readings that nobody asked for: what one Service had is not told of the next one with its
 address, nor lost with it."""
@@ -56,22 +56,24 @@ class Shared(Generic[Told]):
 
     def __init__(self, read: Callable[[], Coroutine[Any, Any, Told]]) -> None:
         self._read = read
-        self._ended = float("-inf")
+        self._old = 0.0
+        """When the last reading will be too old, by the loop's clock."""
         self.task: asyncio.Task[Told] | None = None
 
     async def get(self) -> Told:
         """Raises OSError where the kernel can't be read."""
-        now = asyncio.get_running_loop().time()
-        if self.task is None or (self.task.done() and now - self._ended >= AGE):
+        if self.task is None or (self.task.done() and asyncio.get_running_loop().time() >= self._old):
             self.task = asyncio.create_task(self._timed())
             self.task.add_done_callback(_seen)  # whoever asked may have gone
         return await asyncio.shield(self.task)
 
     async def _timed(self) -> Told:
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             return await self._read()
         finally:
-            self._ended = asyncio.get_running_loop().time()
+            self._old = clock() + SHARE * (clock() - began)
 
 
 def _seen(task: asyncio.Task[Any]) -> None:
