@@ -246,3 +246,16 @@ async def test_a_client_from_outside_keeps_its_backend_too(rig: Rig, kind: str) 
     for space in (outside.client, rig.pods["a"]):
         assert len({ask(space, kind).split()[0] for _ in range(10)}) == 1
     assert await rig.drift() == []
+
+
+async def test_a_client_that_has_expired_meanwhile_does_not_keep_the_others(at_work: Rig) -> None:
+    for client in PODS:
+        who(at_work, client, PLACES[0], tries=1)
+    clients = at_work.running.clients
+    known = list(clients.read({}, True, lambda: False))
+    assert len(known) > 1
+    expired = known[0]._replace(key=b"\x01" + known[0].key[1:])
+    done, error = clients.delete([expired, *known])
+    assert (done, error) == (known, None)
+    assert list(clients.read({}, True, lambda: False)) == []
+    assert clients.delete([]) == ([], None)

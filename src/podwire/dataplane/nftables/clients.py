@@ -62,7 +62,9 @@ class Clients:
     def delete(self, entries: Sequence[Client]) -> tuple[list[Client], OSError | None]:
         """Those that were deleted, and why one could not be."""
         left = list(entries)
-        while left:
+        if not left or not self._commit(_forget_all(left)):
+            return left, None
+        while left:  # one of them has expired: which one is only known of messages
             errors = self._commit([_forget(it) for it in left])
             if not errors:
                 break
@@ -74,6 +76,18 @@ class Clients:
 
     def close(self) -> None:
         self._reading.close()
+
+
+def _forget_all(clients: Sequence[Client]) -> list[Message]:
+    """In as few messages as hold them."""
+    by_map: dict[tuple[Family, int], list[bytes]] = {}
+    for it in clients:
+        by_map.setdefault((it.family, it.seconds), []).append(w.element(it.key))
+    return [
+        message
+        for (family, seconds), elements in by_map.items()
+        for message in w.messages(family, f"affinity{seconds}", elements, delete=True)
+    ]
 
 
 def _forget(it: Client) -> Message:
