@@ -51,9 +51,11 @@ class Clients:
 def _who(one: socket.socket) -> str:
     """A new link may lose the first datagram, or hold it back: it is sent again until somebody answers, and what came
     too late is no answer."""
+    one.settimeout(0)
     with suppress(BlockingIOError):
-        while one.recv(100, socket.MSG_DONTWAIT):
+        while one.recv(100):
             pass
+    one.settimeout(PATIENCE)
     for _ in range(TRIES):
         one.send(b"?")
         try:
