@@ -129,6 +129,18 @@ class Rig:
         node_ports: tuple[Prefix, ...] | None = None,
     ) -> Result:
         """Makes the parts and resyncs, as a new process would."""
+        self._make(mtu, local_weight, node_ports)
+        return await self.running.controller.submit(Resync(ResyncReason.STARTUP, self.listed(objects or {})))
+
+    async def start_alone(self) -> Result:
+        """As `start`, while nobody tells of the cluster's objects."""
+        self._make()
+        return await self.running.controller.submit(Resync(ResyncReason.STARTUP, whole=False))
+
+    def listed(self, objects: Mapping[ObjectKey, Object]) -> dict[ObjectKey, Object]:
+        return {NODE: NODE_OBJECT} | dict(objects)
+
+    def _make(self, mtu: int = 1500, local_weight: int = 1, node_ports: tuple[Prefix, ...] | None = None) -> None:
         self.agent = Agent(
             Config(
                 "one",
@@ -142,8 +154,6 @@ class Rig:
         self._loop = asyncio.create_task(self.agent.controller.run())
         self._flows = asyncio.create_task(self.agent.flows.run())
         self.agent.restore()
-        listed = {NODE: NODE_OBJECT} | dict(objects or {})
-        return await self.agent.controller.submit(Resync(ResyncReason.STARTUP, listed))
 
     def watch(self) -> None:
         """As a running agent does: what others' hands do is noticed."""

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from podwire.controller import events as e
-from podwire.controller.difference import Difference, Outcome, Scope
+from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.controller.snapshot import fold
 from podwire.controller.transaction import Capability, Transaction
 from podwire.dataplane.linux import render as linux
@@ -150,7 +150,7 @@ class Memory:
     def weight(self, change: Any) -> int:
         return len(getattr(change.after, "backends", "1")) or 1
 
-    def rank(self, key: Any) -> Any:
+    def rank(self, key: Any, _: Change) -> Any:
         return linux.rank(key) if self.name == "linux" else str(type(key))
 
     def place(self, wanted: Any, actual: Any) -> Any:

@@ -68,7 +68,7 @@ class Driver(Protocol):
     def weight(self, change: Change) -> int:
         """How much work a change is, at least 1."""
 
-    def rank(self, key: Any) -> Any:
+    def rank(self, key: Any, change: Change) -> Any:
         """The order in which slices are cut: what others depend on comes first."""
 
     def place(self, wanted: Any, actual: Any) -> Any:

@@ -271,7 +271,7 @@ async def _apply(driver: Driver, changes: Difference) -> dict[Any, Outcome]:
     if driver.slice == 0:
         return _apply_slice(driver, changes)
     outcomes: dict[Any, Outcome] = {}
-    ordered = sorted(changes.items(), key=lambda item: driver.rank(item[0]))
+    ordered = sorted(changes.items(), key=lambda item: driver.rank(*item))
     for part in slices(ordered, lambda item: driver.weight(item[1]), driver.slice):
         if outcomes:
             await asyncio.sleep(0)

@@ -336,6 +336,16 @@ class AffinityKey(Value, frozen=True):
         return f"affinity of {self.seconds} s ({self.family})"
 
 
+class HoldersKey(Value, frozen=True):
+    """The maps, sets and capacity classes of one family, into which elements are put; the value is False where one is
+    missing."""
+
+    family: Family
+
+    def __str__(self) -> str:
+        return f"maps of {self.family}"
+
+
 class RulesKey(Value, frozen=True):
     """The constant rules of one family; the value is False for foreign or altered ones."""
 

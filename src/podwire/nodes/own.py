@@ -11,7 +11,17 @@ from typing import Any
 
 from podwire.ipam.blocks import own_address
 from podwire.model.addresses import FAMILIES, Address
-from podwire.model.network import LOOPBACK, AddressKey, PodMTUKey, Route, RouteKey, RulesKey, SysctlKey, UpKey
+from podwire.model.network import (
+    LOOPBACK,
+    AddressKey,
+    HoldersKey,
+    PodMTUKey,
+    Route,
+    RouteKey,
+    RulesKey,
+    SysctlKey,
+    UpKey,
+)
 from podwire.model.objects import Object, ObjectKey
 from podwire.model.snapshot import Snapshot, Touched
 
@@ -40,7 +50,10 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
     rows: dict[Any, Any] = dict(remembered(now))
     if now.local.mtu:
         rows[PodMTUKey()] = now.local.mtu
-    return {"store": rows, "linux": linux, "nftables": {RulesKey(family): True for family in FAMILIES}}
+    tables: dict[Any, Any] = {HoldersKey(family): True for family in FAMILIES}
+    if now.whole:  # those of an older layout work until all that new ones ask for can be filled in
+        tables |= {RulesKey(family): True for family in FAMILIES}
+    return {"store": rows, "linux": linux, "nftables": tables}
 
 
 def own_addresses(now: Snapshot) -> tuple[Address, ...]:

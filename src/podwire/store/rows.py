@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from podwire.controller.difference import Difference, Outcome, Scope
+from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.controller.events import Restored
 from podwire.model.addresses import parse_prefix
 from podwire.model.network import CursorKey, PodMTUKey
@@ -46,7 +46,7 @@ class Store:
     def weight(self, change: Any) -> int:  # noqa: ARG002 - never sliced
         return 1
 
-    def rank(self, key: Any) -> int:  # noqa: ARG002 - all rows go in one transaction
+    def rank(self, key: Any, change: Change) -> int:  # noqa: ARG002 - all rows go in one transaction
         return 0
 
     def place(self, wanted: Any, actual: Any) -> Any:  # noqa: ARG002 - rows have no positions

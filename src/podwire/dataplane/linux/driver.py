@@ -66,7 +66,7 @@ class Linux:
     def weight(self, change: Any) -> int:  # noqa: ARG002 - never sliced
         return 1
 
-    def rank(self, key: Any) -> Any:
+    def rank(self, key: Any, _: Change) -> Any:
         return r.rank(key)
 
     def place(self, wanted: Any, actual: Any) -> Any:

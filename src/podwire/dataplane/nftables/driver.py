@@ -17,10 +17,10 @@ from podwire.dataplane.messages import Message, attrs, text
 from podwire.dataplane.nftables import affinity, libnftables, reading, rules, slots
 from podwire.dataplane.nftables import render as r
 from podwire.dataplane.nftables import wire as w
-from podwire.dataplane.nftables.layout import SEAL, TABLE, keyword, layout, renew
+from podwire.dataplane.nftables.layout import CLASSES, SEAL, TABLE, keyword, layout, renew
 from podwire.dataplane.nftables.watch import Watch
 from podwire.model.addresses import FAMILIES, Family
-from podwire.model.network import AffinityKey, Frontend, InternalKey, RestrictedKey, RulesKey, Slots
+from podwire.model.network import AffinityKey, Frontend, HoldersKey, InternalKey, RestrictedKey, RulesKey, Slots
 
 MAPS = (
     "svc",
@@ -41,6 +41,8 @@ MAPS = (
     "external_ips",
     "pods",
 )
+INNER = tuple(f"{letter}{size}" for letter in "ci" for size in CLASSES)
+"""The chains to which elements lead."""
 NO_ROOM = {errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EMSGSIZE}
 """A map is full (ENFILE), or the kernel's memory: the same would fail again at once."""
 
@@ -61,8 +63,8 @@ class NFTables:
     def weight(self, change: Change) -> int:
         return 1 + sum(len(slots.backends) for slots in change if isinstance(slots, Slots))
 
-    def rank(self, key: Any) -> int:
-        return r.rank(key)
+    def rank(self, key: Any, change: Change) -> int:
+        return r.rank(key, change)
 
     def place(self, wanted: Any, actual: Any) -> Any:
         return slots.place(wanted, actual)
@@ -75,7 +77,7 @@ class NFTables:
             self._watch.read()
         maps = MAPS if scope.keys is None else {name for key in scope.keys for name in r.holder(key)}
         found: dict[Any, Any] = {}
-        constant = scope.keys is None or any(isinstance(key, RulesKey | AffinityKey) for key in scope.keys)
+        constant = scope.keys is None or any(isinstance(key, HoldersKey | RulesKey | AffinityKey) for key in scope.keys)
         for family in FAMILIES:
             if constant:
                 found |= self._read_rules(family)
@@ -84,25 +86,36 @@ class NFTables:
 
     def apply(self, difference: Difference) -> dict[Any, Outcome]:
         outcomes: dict[Any, Outcome] = {
-            key: self._load_rules(key.family, change) for key, change in difference.items() if isinstance(key, RulesKey)
+            key: self._make_holders(key.family, change)
+            for key, change in difference.items()
+            if isinstance(key, HoldersKey)
         }
         unfit = {key.family for key, outcome in outcomes.items() if outcome.error is not None}
         outcomes |= {
-            key: Outcome(error=f"{key}: the {r.family_of_key(key)} rules are not loaded")
+            key: Outcome(error=f"{key}: the {r.family_of_key(key)} maps are not there")
             for key in difference
             if key not in outcomes and r.family_of_key(key) in unfit
         }
         outcomes |= {
             key: self._make_affinity(key, change)
             for key, change in difference.items()
-            if isinstance(key, AffinityKey) and change.after is not None and key not in outcomes
+            if isinstance(key, AffinityKey) and change.before is None and key not in outcomes
         }
-        left = {key: r.render(key, change) for key, change in r.in_order(difference) if key not in outcomes}
+        later = {
+            key: change
+            for key, change in difference.items()
+            if isinstance(key, RulesKey | AffinityKey) and change.after is not None and key not in outcomes
+        }
+        left = {key: r.render(key, change) for key, change in r.in_order(difference) if key not in outcomes | later}
         self._open -= {key.frontend for key in left if isinstance(key, RestrictedKey)}  # tried again now
         gone = {key for key, change in difference.items() if change.after is None}
         self._open -= {key for key in gone if isinstance(key, Frontend)}
         outcomes |= self._withheld(left)
         outcomes |= self._send(left)
+        for key, change in later.items():  # what they ask for has been filled in
+            outcomes[key] = (
+                self._load_rules(key.family, change) if isinstance(key, RulesKey) else self._make_affinity(key, change)
+            )
         return outcomes | {key: Outcome(difference[key].after) for key in left}
 
     @property
@@ -203,43 +216,93 @@ class NFTables:
         held = _rules(self._socket, family)
         if held is None:
             return {}
-        found: dict[Any, Any] = {RulesKey(family): held.comment(SEAL) == _digest(family, held.constant())}
+        constant = held.constant()
+        found: dict[Any, Any] = {
+            HoldersKey(family): not rules.lacks(constant, MAPS, INNER),
+            RulesKey(family): held.comment(SEAL) == _digest(family, constant),
+        }
         for seconds, some in held.remembering().items():
             digest = affinity.digest(family, seconds, some.parts())
             found[AffinityKey(family, seconds)] = held.comment(f"sealed{seconds}") == digest
         return found
 
+    def _make_holders(self, family: Family, change: Change) -> Outcome:
+        """Where there is no table, all of it; else what it lacks, and its rules stay as they are."""
+        if change.after is None:
+            return Outcome(change.before, error="maps are removed by uninstalling only")
+        if change.before is None:
+            self.writes += 1
+            error = self._run(renew(family))
+            return Outcome(error=f"maps of {family}: {error.strip()}") if error else self._seal(family)
+        pattern = self._pattern(family)
+        if pattern is not None and not rules.unlike(pattern.rules, self._constant(family)):
+            messages = rules.fill(family, pattern, self._constant(family))
+            self.writes += len(messages)
+            if not self.commit(messages):
+                return Outcome(True)
+        return self._renew(family)
+
     def _load_rules(self, family: Family, change: Change) -> Outcome:
         if change.after is None:
             return Outcome(change.before, error="rules are removed by uninstalling only")
-        # Not even the maps are as they should be: all anew, and the elements are read again.
-        renewed = change.before is not None and not self._swap_rules(family)
-        self.writes += 2
-        error = ""
-        if change.before is None or renewed:
-            error = self._run(renew(family))
-        if not error:
-            errors = self.commit(rules.seal(family, SEAL, _digest(family, self._constant(family))))
-            error = os.strerror(min(errors.values())) if errors else ""
-        return Outcome(error=f"rules of {family}: {error.strip()}") if error else Outcome(True, again=renewed)
+        pattern, held = self._pattern(family), _rules(self._socket, family)
+        if held is not None and held.comment(SEAL) == _digest(family, held.constant()):
+            return Outcome(True)  # just made with their maps
+        if pattern is None or not self._swap_rules(family, pattern):
+            return self._renew(family)
+        return self._seal(family)
 
-    def _swap_rules(self, family: Family) -> bool:
-        """Whether the table now reads as it should. nft can't refill a table whose maps the rules name; so the rules,
-        as the kernel reads them, are made in an empty namespace and swapped in as they are."""
+    def _seal(self, family: Family, again: bool = False) -> Outcome:
+        self.writes += 1
+        errors = self.commit(rules.seal(family, SEAL, _digest(family, self._constant(family))))
+        return (
+            Outcome(error=f"rules of {family}: {os.strerror(min(errors.values()))}")
+            if errors
+            else Outcome(True, again=again)
+        )
+
+    def _renew(self, family: Family) -> Outcome:
+        """Not even the maps are as they should be: a new table in the place of the old one, with what that held, in one
+        batch. Who is remembered is not, and is drawn for once more; what else is lost is read again."""
+        pattern, held = self._pattern(family), _rules(self._socket, family)
+        if pattern is not None and held is not None:
+            messages = rules.anew(family, pattern, self._kept(family, held))
+            self.writes += len(messages)
+            if not self.commit(messages):
+                return self._seal(family, again=True)
+        self.writes += 1
+        error = self._run(renew(family))
+        return Outcome(error=f"rules of {family}: {error.strip()}") if error else self._seal(family, again=True)
+
+    def _kept(self, family: Family, held: rules.Rules) -> list[Message]:
+        """What a table's maps hold, as far as it is of ours, for another one."""
+        remembering = sorted(held.remembering())
+        read = reading.keys(family, {name: self._dump(family, name) for name in MAPS})
+        kept = {key: value for key, value in read.items() if r.is_ours(key, value, remembering)}
+        found = [message for seconds in remembering for message in affinity.make(family, seconds, anew=False)]
+        return found + [message for key, value in kept.items() for message in r.render(key, Change(None, value))]
+
+    def _pattern(self, family: Family) -> rules.Pattern | None:
+        """The rules as the kernel reads them, made in an empty namespace: nft can't refill a table whose maps the rules
+        name."""
         with netlink.inside(None):
             error = libnftables.run(layout(family))
-            pattern_socket = netlink.Socket(netlink.NETFILTER)
+            there = netlink.Socket(netlink.NETFILTER)
         try:
-            pattern = _rules(pattern_socket, family)
+            whole = w.table(family)
+            tables = there.dump(w.GETTABLE, whole, 0)
+            dumps = (there.dump(kind, whole) for kind in (w.GETCHAIN, w.GETRULE, w.GETSET))
+            return rules.Pattern.read(tables, *dumps) if tables and not error else None
         finally:
-            pattern_socket.close()
-        if error or pattern is None:
-            return False
-        messages = rules.swap(family, pattern, self._constant(family))
+            there.close()
+
+    def _swap_rules(self, family: Family, pattern: rules.Pattern) -> bool:
+        """Whether the table now reads as it should."""
+        messages = rules.swap(family, pattern.rules, self._constant(family))
         self.writes += len(messages)
         if self.commit(messages):
             return False
-        return _digest(family, self._constant(family)) == _digest(family, pattern)
+        return _digest(family, self._constant(family)) == _digest(family, pattern.rules)
 
     def _constant(self, family: Family) -> rules.Rules:
         """Of no table where there is none."""

@@ -7,6 +7,7 @@ A Service becomes map elements here: `slots.place` gives each backend a slot, `r
 elements, `reading.keys` reads them back.
 """
 
+from collections.abc import Collection
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from podwire.model.network import (
     ExternalIPKey,
     ExternalKey,
     Frontend,
+    HoldersKey,
     InternalKey,
     LocalPodKey,
     RememberKey,
@@ -37,21 +39,37 @@ from podwire.model.network import (
 _PORT, _PROTOCOL, SLOT = Struct(">H2x"), Struct("=B3x"), Struct("=I")
 
 
-def rank(key: Any) -> int:
-    """Who may use a frontend is in force before the frontend."""
+def rank(key: Any, change: Change) -> int:
+    """Who may use a frontend is in force before the frontend. Rules in the place of others (an older layout's, or
+    altered ones) come once all that they ask for is filled in; what they lead to goes after them."""
     match key:
-        case RulesKey():
+        case HoldersKey():
             return 0
+        case RulesKey():
+            return 1 if change.before is None else 5
         case AffinityKey():
-            return 1
+            return 2 if change.before is None else 6
         case RestrictedKey() | AllowedKey():
-            return 2
-    return 3
+            return 3
+    return 4
+
+
+def is_ours(key: Any, value: Any, remembering: Collection[int]) -> bool:
+    """Whether what was read is of the kind that we give, and leads to chains that there are. `remembering`: for how
+    many seconds clients are."""
+    match key, value:
+        case AlienKey(), _:
+            return False
+        case RememberKey(), seconds:
+            return seconds in remembering
+        case _, Slots(verdict, drawn=drawn, affinity=affinity):
+            return -1 not in (verdict, drawn) and (affinity == 0 or affinity in remembering)
+    return True
 
 
 def family_of_key(key: Any) -> Family:
     match key:
-        case RulesKey(family) | AlienKey(family) | AffinityKey(family):
+        case HoldersKey(family) | RulesKey(family) | AlienKey(family) | AffinityKey(family):
             return family
         case ServiceRangeKey(first, _) | ClusterRangeKey(first, _):
             return family_of(first)

@@ -17,6 +17,7 @@ from podwire.dataplane.nftables.wire import (
     DELCHAIN,
     DELRULE,
     DELSET,
+    DELTABLE,
     NEWCHAIN,
     NEWRULE,
     NEWSET,
@@ -32,6 +33,8 @@ _NESTS = (9, 17)
 """Of these the ones that hold attributes themselves."""
 _SET_ID = 10
 _DYNSET_TIMEOUT = 6
+_TOLD = (*_SHAPE, 13)
+"""Of a set's attributes, to make one like it: nft's own notes, too."""
 _COMMENT = 12
 """Of a chain's attributes."""
 _CHAIN_SHAPE = (4, 5, 7, 10)
@@ -104,24 +107,89 @@ def _name(packed: bytes) -> str:
     return packed[:-1].decode(errors="replace")
 
 
+class Pattern(NamedTuple):
+    """A table as it should be, from an empty namespace: how it reads, and its sets by name as the kernel told them."""
+
+    rules: Rules
+    sets: dict[str, bytes]
+
+    @classmethod
+    def read(
+        cls, tables: Iterable[bytes], chains: Iterable[bytes], rules: Iterable[bytes], sets: Iterable[bytes]
+    ) -> "Pattern":
+        listed = list(sets)
+        return cls(Rules.read(tables, chains, rules, listed), {_name(attrs(body, 4)[2]): body for body in listed})
+
+
+def lacks(held: Rules, maps: Iterable[str], chains: Iterable[str]) -> bool:
+    """Whether one of these maps, or of these chains to which no hook leads, is not there."""
+    return not ({_name(shape[0]) for shape in held.sets}.issuperset(maps) and held.chains.keys() >= set(chains))
+
+
+def unlike(pattern: Rules, held: Rules) -> bool:
+    """Whether a map has another form than it should: it can't be changed while rules name it."""
+    shapes = {shape[0]: shape for shape in pattern.sets}
+    return any(shapes.get(shape[0], shape) != shape for shape in held.sets)
+
+
+def fill(family: Family, pattern: Pattern, held: Rules) -> list[Message]:
+    """The messages that add what a living table lacks and nothing leads to yet: maps, and chains without a hook."""
+    there = {_name(shape[0]) for shape in held.sets}
+    found = _sets(family, pattern, [name for name in pattern.sets if name not in there])
+    new = {name.encode() + b"\0" for name, seen in pattern.rules.chains.items() if 4 not in seen} - {
+        name.encode() + b"\0" for name in held.chains
+    }
+    found += [Message(NEWCHAIN, CREATE, table(family) + attr(3, name)) for name in sorted(new)]
+    return found + _rules(family, pattern.rules, new)
+
+
+def anew(family: Family, pattern: Pattern, between: Iterable[Message]) -> list[Message]:
+    """The messages that put such a table in the place of one that can't become it, in one batch. `between`: what goes
+    into its maps, beside chains."""
+    whole, flags = table(family), attr(_TABLE_FLAGS, pack(">I", pattern.rules.flags))
+    found = [Message(DELTABLE, 0, whole), Message(NEWTABLE, CREATE, whole + flags)]
+    found += _sets(family, pattern, list(pattern.sets))
+    found += [Message(NEWCHAIN, CREATE, whole + text(3, name) + _hook(seen)) for name, seen in _chains(pattern.rules)]
+    return [*found, *between, *_rules(family, pattern.rules, {name.encode() + b"\0" for name in pattern.rules.chains})]
+
+
+def _sets(family: Family, pattern: Pattern, names: list[str]) -> list[Message]:
+    """Numbered, as the kernel wants it."""
+    found = []
+    for number, name in enumerate(sorted(names), 1):
+        seen = attrs(pattern.sets[name], 4)
+        told = (attr(kind | NESTED * (kind in _NESTS), seen[kind]) for kind in _TOLD if kind in seen)
+        found.append(Message(NEWSET, CREATE, table(family) + b"".join(told) + u32(_SET_ID, number)))
+    return found
+
+
+def _chains(it: Rules) -> Iterator[tuple[str, dict[int, bytes]]]:
+    yield from sorted(it.chains.items())
+
+
+def _hook(seen: dict[int, bytes]) -> bytes:
+    return b"".join(attr(kind | NESTED * (kind == 4), seen[kind]) for kind in (4, 5, 7) if kind in seen)
+
+
+def _rules(family: Family, pattern: Rules, chains: set[bytes]) -> list[Message]:
+    listed = [(chain, each) for chain, each in pattern.rules if chain in chains]
+    head = table(family)
+    return [Message(NEWRULE, CREATE | APPEND, head + attr(2, chain) + nest(4, *_taken(each))) for chain, each in listed]
+
+
 def swap(family: Family, pattern: Rules, held: Rules) -> list[Message]:
     """The messages that make a living table's chains and rules equal to the pattern's, elements untouched. Both are of
-    constant rules. A set of the pattern is made where there is none, one that it has not goes; no other is changed."""
+    constant rules. The sets of the pattern are there (`fill`); one that it has not goes; no other is changed."""
     whole = table(family)
     found: list[Message] = []
     if held.flags != pattern.flags:
         found.append(Message(NEWTABLE, 0, whole + attr(_TABLE_FLAGS, pack(">I", pattern.flags))))
     wanted, there = ({shape[0] for shape in some.sets} for some in (pattern, held))
-    for number, shape in enumerate(pattern.sets, 1):
-        if shape[0] not in there:
-            found.append(Message(NEWSET, CREATE, whole + _set(number, shape)))
     for name, seen in pattern.chains.items():
-        hook = b"".join(attr(kind | NESTED * (kind == 4), seen[kind]) for kind in (4, 5, 7) if kind in seen)
-        found.append(Message(NEWCHAIN, CREATE, whole + text(3, name) + hook))
+        found.append(Message(NEWCHAIN, CREATE, whole + text(3, name) + _hook(seen)))
     found += [Message(DELRULE, 0, whole + text(2, name)) for name in held.chains]
     found += [Message(DELCHAIN, 0, whole + text(3, name)) for name in held.chains if name not in pattern.chains]
-    for chain, expressions in pattern.rules:
-        found.append(Message(NEWRULE, CREATE | APPEND, whole + attr(2, chain) + nest(4, *_taken(expressions))))
+    found += _rules(family, pattern, {chain for chain, _ in pattern.rules})
     return [*found, *(Message(DELSET, 0, whole + attr(2, name)) for name in sorted(there - wanted))]
 
 
@@ -134,9 +202,3 @@ def _taken(expressions: bytes) -> Iterator[bytes]:
             held = (attr(each, it) for each, it in walk(named[2]) if each != _DYNSET_TIMEOUT or any(it))
             body = attr(1, named[1]) + nest(2, *held)
         yield attr(kind | NESTED, body)
-
-
-def _set(number: int, shape: tuple[bytes, ...]) -> bytes:
-    """`number`: which it is in its batch."""
-    parts = (attr(kind | NESTED * (kind in _NESTS), it) for kind, it in zip(_SHAPE, shape, strict=True) if it)
-    return b"".join(parts) + u32(_SET_ID, number)
