@@ -104,6 +104,7 @@ class Agent:
             config.node_name, mtu, config.service_cidrs, weight, self.addresses.now, config.node_port_addresses
         )
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
+        self.controller.readers = readers
         self.conntrack = Conntrack()
         self.clients = Clients(self.nftables.commit)
         self.tracer = Tracer(self.nftables.commit)

@@ -2,13 +2,17 @@
 
 import asyncio
 import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwire.controller.difference import Change, Difference, Outcome
-from podwire.controller.events import KubeStateChange, Resync, ResyncReason
+from podwire.controller.difference import Change, Difference, Outcome, Scope
+from podwire.controller.events import KubeStateChange, Resync, ResyncReason, Shutdown
+from podwire.controller.loop import Controller
 from podwire.controller.slicing import slices
 from podwire.dataplane.nftables.driver import NFTables
 from podwire.model.addresses import parse_address
@@ -110,3 +114,35 @@ async def test_what_has_no_room_is_not_tried_again_at_once_and_costs_nobody_else
     assert len(tried) == len(set(tried)) == 7
     assert turns >= 3
     assert result.unsettled() == {"nftables"}
+
+
+@pytest.mark.parametrize("asked", ["resync", "verify"])
+async def test_the_loop_turns_while_all_is_read(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    """A reader that waits for a turn of the loop gets it: it does not sit in the loop itself."""
+    drivers = world.memories()
+    controller = Controller(world.start(), world.transaction(drivers))
+    running = asyncio.create_task(controller.run())
+    assert (await controller.submit(Resync(ResyncReason.STARTUP))).error is None
+    turned, seen, loop = threading.Event(), [], asyncio.get_running_loop()
+    for driver in drivers[1:]:
+        read = driver.read
+
+        def waiting(scope: Scope, read: Callable[[Scope], dict[Any, Any]] = read) -> dict[Any, Any]:
+            turned.clear()
+            loop.call_soon_threadsafe(turned.set)
+            seen.append(turned.wait(PATIENCE))
+            return read(scope)
+
+        monkeypatch.setattr(driver, "read", waiting)
+    if asked == "verify":
+        assert await controller.verify() == {}
+    else:
+        result = await controller.submit(Resync(ResyncReason.ON_DEMAND))
+        assert (result.error, [step.difference for step in result.steps]) == (None, [{}, {}, {}])
+    assert seen == [True, True]
+    await controller.submit(Shutdown())
+    await running
+
+
+PATIENCE = 10.0
+"""Seconds: a limit against hanging, never a measure."""

@@ -139,6 +139,7 @@ def start(node: Node = NODES[0]) -> Snapshot:
 class Memory:
     """A driver whose network is a dictionary. `fails(key)`: why a change of this key can't be made, or None."""
 
+    apart = True
     slice = 2
 
     def __init__(self, name: str) -> None:

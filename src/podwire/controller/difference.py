@@ -62,6 +62,8 @@ class Driver(Protocol):
     name: str
     writes: int
     """Writes to the kernel or disk since the start; a restart of an unchanged node makes none."""
+    apart: bool
+    """Whether it may be read in another thread, while nobody else uses it."""
     slice: int
     """How much, by weight, may be applied between two turns of the event loop; 0: all at once."""
 

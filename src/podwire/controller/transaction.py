@@ -3,25 +3,44 @@
 Invariants: decide for the old and the new snapshot, take the actual state, apply the difference driver by driver in the
 order given (backwards for what goes), fold what the drivers report. An update takes the actual from the last reports;
 resync and revert read. A key whose change failed is UNKNOWN and read before its next change. An unexpected failure is
-read again and tried once more. A driver that raises has failed for every key it was given, no more.
+read again and tried once more. A driver that raises has failed for every key it was given, no more. What a resync at
+run time reads and thinks, whose size is the cluster's, goes on in a thread, so that the event loop serves others
+meanwhile; what is changed is changed in slices, as ever.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from podwire.controller.difference import Desired, Difference, Driver, Outcome, Scope, difference, scope_of
-from podwire.controller.events import AddPod, Disturbed, Event, FlowsReconciled, OnFailure, Refusal, Reported, Resync
+from podwire.controller.events import (
+    AddPod,
+    Disturbed,
+    Event,
+    FlowsReconciled,
+    OnFailure,
+    Refusal,
+    Reported,
+    Resync,
+    ResyncReason,
+)
 from podwire.controller.slicing import slices
 from podwire.controller.snapshot import fold
 from podwire.model.objects import Value
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 
 log = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
+
+
+async def _beside(apart: bool, work: Callable[[], Found]) -> Found:
+    """In a thread, if so wished: snapshots never change, and nobody else uses the drivers meanwhile."""
+    return await asyncio.to_thread(work) if apart else work()
 
 
 class Capability(NamedTuple):
@@ -97,6 +116,9 @@ def merge(parts: Iterable[tuple[str, Desired]]) -> Desired:
     return merged
 
 
+Parts = tuple[tuple[str, Desired], ...]
+
+
 class Transaction:
     def __init__(self, capabilities: Sequence[Capability], drivers: Sequence[Driver]) -> None:
         self.capabilities, self.drivers = capabilities, drivers
@@ -110,10 +132,15 @@ class Transaction:
         new, touched = fold(old, event)
         if isinstance(event, FlowsReconciled):  # it was done by a driver with a pace of its own
             return new, Result(event, error=event.error)
-        decided = self.decide(new, touched)
-        before = self.decide(old, touched) if touched is not EVERYTHING else ()
-        wanted = merge(decided)
-        scopes = self._scopes(event, (wanted, merge(before)), touched, new.whole)
+        apart = isinstance(event, Resync) and event.reason is not ResyncReason.STARTUP
+
+        def deciding() -> tuple[Parts, Parts, Desired, dict[str, Scope]]:
+            after = self.decide(new, touched)
+            before = self.decide(old, touched) if touched is not EVERYTHING else ()
+            wanted = merge(after)
+            return after, before, wanted, self._scopes(event, (wanted, merge(before)), touched, new.whole)
+
+        decided, before, wanted, scopes = await _beside(apart, deciding)
         undo = event.on_failure is OnFailure.REVERT
         new, steps = await self._reconcile(
             new,
@@ -124,6 +151,7 @@ class Transaction:
             or (isinstance(event, AddPod) and event.key in old.attachments),
             backwards=event.on_failure is OnFailure.IGNORE,
             stop=undo,
+            apart=apart,
         )
         error = next((text for step in steps for text in step.errors()), None)
         clean = False
@@ -183,12 +211,21 @@ class Transaction:
         return found
 
     async def _reconcile(
-        self, now: Snapshot, wanted: Desired, scopes: Mapping[str, Scope], *, fresh: bool, backwards: bool, stop: bool
+        self,
+        now: Snapshot,
+        wanted: Desired,
+        scopes: Mapping[str, Scope],
+        *,
+        fresh: bool,
+        backwards: bool,
+        stop: bool,
+        apart: bool = False,
     ) -> tuple[Snapshot, list[Step]]:
         steps: list[Step] = []
         for driver in reversed(self.drivers) if backwards else self.drivers:
             if driver.name in scopes:
-                now, step = await _one_driver(driver, now, wanted.get(driver.name, {}), scopes[driver.name], fresh)
+                mine, scope = wanted.get(driver.name, {}), scopes[driver.name]
+                now, step = await _one_driver(driver, now, mine, scope, fresh, apart and driver.apart)
                 steps.append(step)
                 if stop and step.errors():
                     break
@@ -201,20 +238,28 @@ def _failed(steps: Iterable[Step]) -> str | None:
 
 
 async def _one_driver(
-    driver: Driver, now: Snapshot, mine: dict[Any, Any], scope: Scope, fresh: bool
+    driver: Driver, now: Snapshot, mine: dict[Any, Any], scope: Scope, fresh: bool, apart: bool
 ) -> tuple[Snapshot, Step]:
     before = driver.writes
+    known = now
     programmed: Mapping[Any, Any] = now.programmed.get(driver.name, {})
     changes: Difference = {}
-    try:
-        actual, fresh = _actual(driver, programmed, scope, fresh)
+
+    def looking() -> tuple[dict[Any, Any], bool, Mapping[Any, Any], Difference]:
+        actual, is_fresh = _actual(driver, programmed, scope, fresh)
         settled = driver.settle(mine, actual)
-        changes = _due(now, scope, difference(settled, actual, driver.place))
+        return actual, is_fresh, settled, _due(known, scope, difference(settled, actual, driver.place))
+
+    def knowing(report: Mapping[Any, Outcome]) -> Snapshot:
+        return fold(known, Reported(driver.name, report))[0]
+
+    try:
+        actual, seen, settled, changes = await _beside(apart, looking)
         outcomes = await _apply(driver, changes)
         disturbed = any(outcome.again for outcome in outcomes.values())
         outcomes |= await _retry(driver, settled, scope, outcomes)
         if disturbed or any(outcome.again for outcome in outcomes.values()):
-            fresh, actual = True, driver.read(scope)
+            seen, actual = True, driver.read(scope)
             settled = driver.settle(mine, actual)
             outcomes |= await _apply(driver, _due(now, scope, difference(settled, actual, driver.place)))
     except Exception as error:  # whatever it is, it must not cost the other drivers, or the event, their turn
@@ -226,10 +271,10 @@ async def _one_driver(
         now, _ = fold(now, Reported(driver.name, failed))
         return now, Step(driver.name, changes, failed, driver.writes - before, len(mine), f"{driver.name}: {what}")
     report = outcomes
-    if fresh:  # what was read and found right, or found absent, is knowledge too
+    if seen:  # what was read and found right, or found absent, is knowledge too
         absent = (programmed.keys() if scope.keys is None else scope.keys) - actual.keys()
         report = {key: Outcome(actual.get(key)) for key in (*actual, *absent)} | outcomes
-    now, _ = fold(now, Reported(driver.name, report))
+    now = await _beside(apart, lambda: knowing(report))
     return now, Step(driver.name, changes, outcomes, driver.writes - before, len(mine))
 
 

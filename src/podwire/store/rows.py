@@ -25,6 +25,7 @@ _NODE, _SERVICE_CIDR, _POD_MTU = "node/", "servicecidr/", "mtu"
 
 class Store:
     name = "store"
+    apart = False  # a connection belongs to its thread, and there are few rows
     slice = 0
 
     def __init__(self, path: Path) -> None:

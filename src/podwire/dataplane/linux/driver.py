@@ -41,6 +41,7 @@ class Inside(NamedTuple):
 
 class Linux:
     name = "linux"
+    apart = True
     slice = 0
     by = ""  # the kernel doesn't tell who
 

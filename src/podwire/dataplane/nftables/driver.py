@@ -9,6 +9,7 @@ import errno
 import os
 from collections.abc import Mapping
 from hashlib import sha1
+from threading import Lock
 from typing import Any
 
 from podwire.controller.difference import Change, Difference, Outcome, Scope
@@ -49,13 +50,16 @@ NO_ROOM = {errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EMSGSIZE}
 
 class NFTables:
     name = "nftables"
+    apart = True
     slice = 5000
     """Of elements: about 50 ms. A datagram of many more would not go through the socket."""
 
     def __init__(self, listens: bool = True) -> None:
         """One that doesn't listen can only be read."""
         self.writes = 0
-        self._socket = netlink.Socket(netlink.NETFILTER)
+        self._socket, self._reading = netlink.Socket(netlink.NETFILTER), netlink.Socket(netlink.NETFILTER)
+        self._alone = Lock()
+        """Of commits, some of which are no transaction's (a trace's), while another thread reads."""
         self._open: set[Frontend] = set()
         """Frontends whose restriction was refused last: a slice may have brought it before the frontend."""
         self._watch = Watch(self.generation, listens)
@@ -74,7 +78,8 @@ class NFTables:
 
     def read(self, scope: Scope) -> dict[Any, Any]:
         if scope.keys is None:
-            self._watch.read()
+            with self._alone:
+                self._watch.read()
         maps = MAPS if scope.keys is None else {name for key in scope.keys for name in r.holder(key)}
         found: dict[Any, Any] = {}
         constant = scope.keys is None or any(isinstance(key, HoldersKey | RulesKey | AffinityKey) for key in scope.keys)
@@ -139,7 +144,7 @@ class NFTables:
         found = []
         for family in FAMILIES:
             name = f"table {keyword(family)} {TABLE}"
-            held = _rules(self._socket, family)
+            held = _rules(self._reading, family)
             if held is not None and not held.comment(SEAL):
                 found.append(f"{name}: stays, it has no seal of ours")
             elif held is not None:
@@ -154,6 +159,7 @@ class NFTables:
     def close(self) -> None:
         self._watch.close()
         self._socket.close()
+        self._reading.close()
 
     def _send(self, left: dict[Any, list[Message]]) -> dict[Any, Outcome]:
         """Sends what can be sent; what is refused is taken out of `left` and answered."""
@@ -196,24 +202,24 @@ class NFTables:
 
     def commit(self, messages: list[Message]) -> dict[int, int]:
         """All or nothing; the errors by the message's position in the batch, the first being 1."""
-        with self._watch.own() as told:
+        with self._alone, self._watch.own() as told:
             errors = self._socket.send(w.batch(messages))
             told(not errors)
         return errors
 
     def _run(self, commands: str) -> str:
-        with self._watch.own() as told:
+        with self._alone, self._watch.own() as told:
             error = libnftables.run(commands)
             told(not error)
         return error
 
     def _dump(self, family: Family, name: str) -> list[bytes]:
-        return self._socket.dump(w.GETELEM, w.table(family) + text(2, name))
+        return self._reading.dump(w.GETELEM, w.table(family) + text(2, name))
 
     def _read_rules(self, family: Family) -> dict[Any, Any]:
         """Whether the constant rules, and what remembers clients, are as they were made, from what they should be made
         from now; nothing where there is no table."""
-        held = _rules(self._socket, family)
+        held = _rules(self._reading, family)
         if held is None:
             return {}
         constant = held.constant()
@@ -245,7 +251,7 @@ class NFTables:
     def _load_rules(self, family: Family, change: Change) -> Outcome:
         if change.after is None:
             return Outcome(change.before, error="rules are removed by uninstalling only")
-        pattern, held = self._pattern(family), _rules(self._socket, family)
+        pattern, held = self._pattern(family), _rules(self._reading, family)
         if held is not None and held.comment(SEAL) == _digest(family, held.constant()):
             return Outcome(True)  # just made with their maps
         if pattern is None or not self._swap_rules(family, pattern):
@@ -264,7 +270,7 @@ class NFTables:
     def _renew(self, family: Family) -> Outcome:
         """Not even the maps are as they should be: a new table in the place of the old one, with what that held, in one
         batch. Who is remembered is not, and is drawn for once more; what else is lost is read again."""
-        pattern, held = self._pattern(family), _rules(self._socket, family)
+        pattern, held = self._pattern(family), _rules(self._reading, family)
         if pattern is not None and held is not None:
             messages = rules.anew(family, pattern, self._kept(family, held))
             self.writes += len(messages)
@@ -306,7 +312,7 @@ class NFTables:
 
     def _constant(self, family: Family) -> rules.Rules:
         """Of no table where there is none."""
-        held = _rules(self._socket, family)
+        held = _rules(self._reading, family)
         return held.constant() if held is not None else rules.Rules(0, {}, [], [])
 
     def _make_affinity(self, key: AffinityKey, change: Change) -> Outcome:
@@ -316,7 +322,7 @@ class NFTables:
             self.writes += len(messages)
             errors = self.commit(messages)
             if not errors:
-                held = _rules(self._socket, key.family)
+                held = _rules(self._reading, key.family)
                 made = held.remembering().get(key.seconds) if held is not None else None
                 digest = affinity.digest(key.family, key.seconds, made.parts() if made is not None else ())
                 errors = self.commit(rules.seal(key.family, f"sealed{key.seconds}", digest))
