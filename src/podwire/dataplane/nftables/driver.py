@@ -18,7 +18,7 @@ from podwire.dataplane.messages import Message, attrs, text
 from podwire.dataplane.nftables import affinity, libnftables, reading, rules, slots
 from podwire.dataplane.nftables import render as r
 from podwire.dataplane.nftables import wire as w
-from podwire.dataplane.nftables.layout import CLASSES, SEAL, TABLE, keyword, layout, renew
+from podwire.dataplane.nftables.layout import SEAL, TABLE, holders, keyword, layout, renew
 from podwire.dataplane.nftables.watch import Watch
 from podwire.model.addresses import FAMILIES, Family
 from podwire.model.network import AffinityKey, Frontend, HoldersKey, InternalKey, RestrictedKey, RulesKey, Slots
@@ -42,8 +42,6 @@ MAPS = (
     "external_ips",
     "pods",
 )
-INNER = tuple(f"{letter}{size}" for letter in "ci" for size in CLASSES)
-"""The chains to which elements lead."""
 NO_ROOM = {errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EMSGSIZE}
 """A map is full (ENFILE), or the kernel's memory: the same would fail again at once."""
 
@@ -224,7 +222,7 @@ class NFTables:
             return {}
         constant = held.constant()
         found: dict[Any, Any] = {
-            HoldersKey(family): not rules.lacks(constant, MAPS, INNER),
+            HoldersKey(family): constant.has(holders(family)),
             RulesKey(family): held.comment(SEAL) == _digest(family, constant),
         }
         for seconds, some in held.remembering().items():

@@ -89,6 +89,12 @@ def renew(family: Family) -> str:
     return f"add table {where}\ndelete table {where}\n{layout(family)}"
 
 
+def holders(family: Family) -> frozenset[str]:
+    """The names of its maps and sets, and of the chains to which their elements lead."""
+    maps = (line.split()[4] for line in _maps(family))
+    return frozenset((*maps, *(f"{letter}{size}" for letter in "ci" for size in CLASSES)))
+
+
 def _maps(family: Family) -> list[str]:
     """Fixed sizes select the map that does not resize: twice as fast to load. Those of affinity, which few Services
     have, grow as they are filled."""

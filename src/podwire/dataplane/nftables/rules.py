@@ -82,6 +82,10 @@ class Rules(NamedTuple):
             held.chains.pop(f"sealed{seconds}", None)
         return found
 
+    def has(self, names: Iterable[str]) -> bool:
+        """Whether there are such maps, sets or chains."""
+        return {*self.chains, *(_name(shape[0]) for shape in self.sets)}.issuperset(names)
+
     def comment(self, chain: str) -> str:
         """ "" where there is none, or no such chain."""
         return self.chains.get(chain, {}).get(_COMMENT, b"")[2:-1].decode(errors="replace")
@@ -119,11 +123,6 @@ class Pattern(NamedTuple):
     ) -> "Pattern":
         listed = list(sets)
         return cls(Rules.read(tables, chains, rules, listed), {_name(attrs(body, 4)[2]): body for body in listed})
-
-
-def lacks(held: Rules, maps: Iterable[str], chains: Iterable[str]) -> bool:
-    """Whether one of these maps, or of these chains to which no hook leads, is not there."""
-    return not ({_name(shape[0]) for shape in held.sets}.issuperset(maps) and held.chains.keys() >= set(chains))
 
 
 def unlike(pattern: Rules, held: Rules) -> bool:
