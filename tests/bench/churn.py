@@ -240,6 +240,15 @@ def misdirected(
             yield it, gone
 
 
+def by_time(begin: float, wrong: list[tuple[Asked, float | None]]) -> Iterator[str]:
+    """In which ten seconds they were asked, and how late the latest was."""
+    found: dict[tuple[int, str], list[float]] = {}
+    for it, gone in wrong:
+        found.setdefault((int(it.began - begin) // 10, it.protocol), []).append(gone or 0.0)
+    for (turn, protocol), gone_for in sorted(found.items()):
+        yield f"{turn * 10:5} s: {len(gone_for)} {protocol}, by a backend gone for up to {max(gone_for):.1f} s"
+
+
 def is_answer(it: Asked) -> bool:
     return it.answer.startswith("10.")
 
@@ -332,6 +341,8 @@ def main() -> None:
     )
     for it in (*failed[:10], *wrong[:10]):
         print(it)
+    for line in by_time(asked[0].began, wrong):
+        print(line)
     print(told["drift"], end="")
     sys.exit(bool(failed or wrong or told["drift"] or not asked))
 
