@@ -6,7 +6,7 @@ as root. A node, its backends and a client are namespaces of their own; the node
 API server on the node's loopback, and the client opens so many connections a second, TCP and UDP in turn. Half of all
 changes and connections are of some hot Services. Figures go into build/bench.json; the exit code is 1 where a
 connection failed, one was answered by a backend that had left the Service `SETTLED` before it began, or something
-differs at the end.
+differs at the end, or its memory still grew.
 """
 
 import argparse
@@ -43,6 +43,9 @@ MOST = 10
 PORT = 8080
 PATIENCE = 5.0
 """Seconds for an answer."""
+LONG, GROWTH = 300.0, 1.1
+"""Seconds after which an agent has all that it keeps, and what its memory may still grow by, from the second quarter of
+the time to the last."""
 SAMPLES = 60
 """Of the agent's memory, over the whole time."""
 
@@ -329,8 +332,9 @@ def main() -> None:
     failed = [it for it in asked if not is_answer(it)]
     wrong = list(misdirected(told["changes"], asked, SETTLED))
     memory = told["memory"]
-    quarter = len(memory) // 4
-    growth = median(memory[-quarter:]) / median(memory[quarter : 2 * quarter])
+    quarter = max(len(memory) // 4, 1)
+    growth = median(memory[-quarter:]) / median(memory[quarter:][:quarter])
+    grows = given.seconds >= LONG and growth > GROWTH
     record(
         figure("churn_connections", [len(asked)], "connections", better="higher"),
         figure("churn_failed", [len(failed)], "connections"),
@@ -344,7 +348,7 @@ def main() -> None:
     for line in by_time(asked[0].began, wrong):
         print(line)
     print(told["drift"], end="")
-    sys.exit(bool(failed or wrong or told["drift"] or not asked))
+    sys.exit(bool(failed or wrong or told["drift"] or grows or not asked))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Session affinity by packets: a client keeps its backend, for as long as the Service says and the backend lives."""
 
 import itertools
+import time
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +19,8 @@ from tests.kernel.rig import Rig, ask, by_hand, service, sh
 PODS = {"a": 2, "b": 3, "c": 4, "d": 5}
 HERE = tuple(address.format(n) for n in PODS.values() for address in ("10.1.1.{}", "fd01::{}"))
 WEB, DNS = ServiceKey("default", "web"), ServiceKey("default", "dns")
+PATIENCE = 30.0
+"""Seconds: a limit against hanging, never a measure."""
 PLACES = ["10.96.0.10", "fd00:96::a"]
 ASKED = [(to, Protocol.TCP) for to in PLACES] + [(to, Protocol.UDP) for to in ("10.96.0.11", "fd00:96::b")]
 
@@ -171,8 +174,9 @@ async def test_a_client_is_forgotten_after_its_time(rig: Rig) -> None:
     seen = set()
     for _ in range(8):
         seen |= who(rig, "a", PLACES[0], tries=1)
-        while "expires" in sh("nft", "list", "map", "ip", "podwire", "affinity1"):
-            pass  # the kernel tells nobody
+        limit = time.monotonic() + PATIENCE
+        while "expires" in sh("nft", "list", "map", "ip", "podwire", "affinity1"):  # the kernel tells nobody
+            assert time.monotonic() < limit, "it is remembered for ever"
     assert len(seen) > 1
 
 

@@ -52,9 +52,9 @@ class Tracking:
 
 class World:
     def __init__(self) -> None:
-        self.tracking = Tracking()
+        self.tracking, self.other = Tracking(), Tracking()
         self.controller = Controller(Snapshot(Local("one"), whole=True), Transaction((), ()))
-        self.flows = reconciler.Reconciler((self.tracking,), self.controller)
+        self.flows = reconciler.Reconciler((self.tracking, self.other), self.controller)
 
     def hold(self, key: Frontend, value: Slots | None, error: str | None = None) -> None:
         """As after a transaction that changed nftables so."""
@@ -109,6 +109,21 @@ async def test_an_entry_that_was_made_behind_the_first_look_s_back_goes_with_the
     world.hold(TO, serving(B))
     assert await reported(world) == ["FlowsReconciled 1 deleted"]
     assert world.tracking.flows == []
+
+
+@pytest.mark.parametrize("broken", ["tracking", "other"])
+async def test_what_one_memory_can_t_do_keeps_the_other_from_nothing(world: World, broken: str) -> None:
+    sick, well = world.tracking, world.other
+    if broken == "other":
+        sick, well = well, sick
+    sick.broken = 1
+    sick.flows, well.flows = [Flow(TO, backend(A), ME4)], [Flow(TO, backend(A), ME4)]
+    world.hold(TO, serving(A))
+    world.hold(TO, serving(B))
+    first, second = await world.controller.next_record(), await world.controller.next_record()
+    assert first.error == "conntrack: [Errno 105] No buffer space available"
+    assert [first.event, second.event] == ["FlowsReconciled 1 deleted"] * 2
+    assert (world.tracking.flows, world.other.flows) == ([], [])
 
 
 async def test_a_burst_of_changes_shares_its_looks(world: World) -> None:

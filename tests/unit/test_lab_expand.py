@@ -247,7 +247,7 @@ def test_a_load_balancer_gets_node_ports_and_it_is_said_that_no_address_is_given
     plan = expand(manifests(service("web", "type: LoadBalancer")), 1)
     (held,) = plan.services.values()
     assert held.object["spec"]["ports"][0]["nodePort"] in range(30000, 32768)
-    assert plan.notes == ("no load-balancer address is given: default/web",)
+    assert plan.notes == ("no load balancer gives an address (external IPs work): default/web",)
 
 
 def test_nodes_may_have_moved() -> None:

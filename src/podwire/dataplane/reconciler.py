@@ -3,7 +3,8 @@
 Invariants: a look comes after the change is in nftables, so that a flow whose entry is deleted is drawn anew; and once
 more a moment later, since a packet on its way through the old rules may have made its entry behind the first look's
 back. Many changes in a burst share a look. What is remembered is read in a thread; what is found there is judged
-again, by what nftables then holds, before it is deleted. A failure is told once, and tried again until it works.
+again, by what nftables then holds, before it is deleted. A failure is told once, and tried again until it works; what
+fails in one memory is no reason not to look at the others.
 """
 
 import asyncio
@@ -134,21 +135,23 @@ class Reconciler:
         due.merge(first)
         later = asyncio.get_running_loop().call_later
         deleted: Counter[Frontend] = Counter()
-        looked = ""
+        failed = ""
         self.looks, self._cost = self.looks + 1, 0.0
         try:
             for memory in self._memories:
-                looked = memory.name
-                await self._delete(memory, await self._read(memory, due), due, deleted)
-        except OSError as error:
-            self._fresh.merge(due)
-            later(RETRY_DELAYS[min(self._failures, len(RETRY_DELAYS) - 1)], self._wake.set)
-            self._failures += 1
-            self._tell(deleted, f"{looked}: {error}" if self._failures == 1 else None)
+                try:
+                    await self._delete(memory, await self._read(memory, due), due, deleted)
+                except OSError as error:
+                    failed = failed or f"{memory.name}: {error}"
         except Exception:
             self._fresh.merge(due)
             self._wake.set()
             raise
+        if failed:
+            self._fresh.merge(due)
+            later(RETRY_DELAYS[min(self._failures, len(RETRY_DELAYS) - 1)], self._wake.set)
+            self._failures += 1
+            self._tell(deleted, failed if self._failures == 1 else None)
         else:
             self._failures = 0
             if first:

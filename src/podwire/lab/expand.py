@@ -270,7 +270,7 @@ def _unused(found: Iterable[ObjectKey]) -> tuple[str, ...]:
 def _without_address(read: _Read) -> tuple[str, ...]:
     balancers = [key for key, service in read.services.items() if service.spec.type == "LoadBalancer"]
     names = [f"{key.namespace}/{key.name}" for key in balancers]
-    return (f"no load-balancer address is given: {', '.join(names)}",) if names else ()
+    return (f"no load balancer gives an address (external IPs work): {', '.join(names)}",) if names else ()
 
 
 def _unanswered(read: _Read) -> tuple[str, ...]:
