@@ -20,7 +20,7 @@ from podwire.controller.transaction import Result, Step
 from podwire.model.addresses import parse_prefix
 from podwire.model.network import CursorKey, RouteKey
 from podwire.model.objects import AttachmentKey, Node, NodeKey, PodKey
-from podwire.model.snapshot import Local, Snapshot
+from podwire.model.snapshot import Local, Snapshot, Touched
 from podwire.pods.wiring import interface_name, pod_mac
 from podwire.sources import cni_server
 
@@ -66,7 +66,7 @@ class Fake:
             self.snapshot, _ = fold(self.snapshot, PodWired(event.key))
         return Result(event)
 
-    async def verify(self) -> dict[str, Difference]:
+    async def check(self, touched: Touched) -> dict[str, Difference]:  # noqa: ARG002 - all that differs is of it
         return self.drift
 
 

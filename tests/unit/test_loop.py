@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from podwire.controller import history as history_module
 from podwire.controller import loop as loop_module
+from podwire.controller.difference import Scope
 from podwire.controller.events import (
     AddPod,
     DeletePod,
@@ -20,6 +22,8 @@ from podwire.controller.events import (
 from podwire.controller.loop import Controller
 from podwire.model.network import Frontend
 from podwire.model.objects import AttachmentKey, NodeKey, PodKey
+from podwire.model.snapshot import Touched
+from podwire.pods import wiring
 from tests.unit import world
 from tests.unit.world import Memory
 
@@ -250,3 +254,32 @@ async def test_a_driver_that_fails_for_ever_does_not_delay_the_healing_of_anothe
     await bench.controller.submit(KubeStateChange(((key, service),)))
     bench.nftables.fails = lambda _: None
     await bench.until("Resync healing of nftables")
+
+
+async def test_a_check_of_a_pod_reads_what_is_its_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many others there are, and whatever is wrong with them."""
+    other = AttachmentKey("s2", "eth0")
+    for event in (ADD, AddPod(other, PodKey("default", "b"), "/run/netns/s2")):
+        assert (await bench.controller.submit(event)).error is None
+    mine, theirs = (
+        wiring.desired(bench.controller.snapshot, Touched(attachments=frozenset((k,)))) for k in (KEY, other)
+    )
+    scopes: dict[str, Scope] = {}
+    for driver in bench.drivers:
+
+        def read(scope: Scope, name: str = driver.name, read: Callable[[Scope], dict[Any, Any]] = driver.read) -> Any:
+            scopes[name] = scope
+            return read(scope)
+
+        monkeypatch.setattr(driver, "read", read)
+    assert not any((await bench.controller.check(own)).values())
+    assert {name: set(scope.keys or ()) for name, scope in scopes.items()} == {
+        name: set(it) for name, it in mine.items()
+    }
+    assert {space for scope in scopes.values() for space in scope.spaces} == {"/run/netns/s1"}
+    for name, drivers in (("linux", bench.linux), ("nftables", bench.nftables)):
+        del drivers.held[next(key for key in theirs[name] if key not in mine[name])]
+    assert not any((await bench.controller.check(own)).values())
+    del bench.linux.held[next(iter(mine["linux"]))]
+    found = await bench.controller.check(own)
+    assert set(found["linux"]) == {next(iter(mine["linux"]))}

@@ -37,7 +37,7 @@ from podwire.controller.tally import Tally
 from podwire.controller.transaction import Result, Transaction
 from podwire.model.network import LinkKey, Space
 from podwire.model.objects import AttachmentKey
-from podwire.model.snapshot import Snapshot
+from podwire.model.snapshot import Snapshot, Touched
 from podwire.pods.wiring import interface_name
 
 log = logging.getLogger(__name__)
@@ -96,6 +96,11 @@ class Controller:
                     found = await asyncio.to_thread(self.verify_apart, drivers)
                 found = self.verify_apart(rest) | found
         return {driver.name: found[driver.name] for driver in self._transaction.drivers if found.get(driver.name)}
+
+    async def check(self, touched: Touched) -> dict[str, Difference]:
+        """As `verify`, of what these objects want alone: others' pods are not looked into. Raises OSError."""
+        async with self._network:
+            return self._transaction.drift(self.snapshot, touched)
 
     @contextmanager
     def _in_use(self) -> Iterator[Sequence[Driver]]:

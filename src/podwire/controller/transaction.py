@@ -182,13 +182,16 @@ class Transaction:
         one = next(each for each in self.drivers if each.name == driver)
         return one.read(Scope(dict.fromkeys(keys).keys(), frozenset()))
 
-    def drift(self, now: Snapshot) -> dict[str, Difference]:
-        """What a resync would do, by driver; touches nothing. Raises OSError where a driver can't read."""
-        wanted = merge(self.decide(now, EVERYTHING))
+    def drift(self, now: Snapshot, touched: Touched | None = EVERYTHING) -> dict[str, Difference]:
+        """What a resync would do, by driver; touches nothing. `touched`: only what these objects want, and only that is
+        read. Raises OSError where a driver can't read."""
+        wanted = merge(self.decide(now, touched))
         found: dict[str, Difference] = {}
         for driver in self.drivers:
             mine = wanted.get(driver.name, {})
-            scope = scope_of(mine, everything=True)
+            if not mine and touched is not EVERYTHING:
+                continue
+            scope = scope_of(mine, everything=touched is EVERYTHING)
             actual = driver.read(scope)
             found[driver.name] = _due(now, scope, difference(driver.settle(mine, actual), actual, driver.place))
         return found

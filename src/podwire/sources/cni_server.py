@@ -54,7 +54,7 @@ class Controller(Protocol):
 
     def submit(self, event: Event) -> asyncio.Future[Result]: ...
 
-    async def verify(self) -> dict[str, Difference]: ...
+    async def check(self, touched: Touched) -> dict[str, Difference]: ...
 
 
 class Cni(NamedTuple):
@@ -186,7 +186,7 @@ async def _check(controller: Controller, request: Request) -> None:
     if wrong:
         raise CniError(ErrorCode.DIFFERS, f"{key}: prevResult lacks {', '.join(wrong)}")
     try:
-        drift = await controller.verify()
+        drift = await controller.check(Touched(attachments=frozenset((key,))))
     except OSError as error:
         raise CniError(ErrorCode.IO_FAILURE, f"{key}: the network can't be read: {error}") from None
     desired = wiring.desired(now, Touched(attachments=frozenset((key,))))
