@@ -261,9 +261,8 @@ async def test_a_check_of_a_pod_reads_what_is_its_own(bench: Bench, monkeypatch:
     other = AttachmentKey("s2", "eth0")
     for event in (ADD, AddPod(other, PodKey("default", "b"), "/run/netns/s2")):
         assert (await bench.controller.submit(event)).error is None
-    mine, theirs = (
-        wiring.desired(bench.controller.snapshot, Touched(attachments=frozenset((k,)))) for k in (KEY, other)
-    )
+    own, now = Touched(attachments=frozenset((KEY,))), bench.controller.snapshot
+    mine, theirs = wiring.desired(now, own), wiring.desired(now, Touched(attachments=frozenset((other,))))
     scopes: dict[str, Scope] = {}
     for driver in bench.drivers:
 
@@ -273,9 +272,7 @@ async def test_a_check_of_a_pod_reads_what_is_its_own(bench: Bench, monkeypatch:
 
         monkeypatch.setattr(driver, "read", read)
     assert not any((await bench.controller.check(own)).values())
-    assert {name: set(scope.keys or ()) for name, scope in scopes.items()} == {
-        name: set(it) for name, it in mine.items()
-    }
+    assert {name: set(scope.keys or ()) for name, scope in scopes.items()} == {name: set(mine[name]) for name in mine}
     assert {space for scope in scopes.values() for space in scope.spaces} == {"/run/netns/s1"}
     for name, drivers in (("linux", bench.linux), ("nftables", bench.nftables)):
         del drivers.held[next(key for key in theirs[name] if key not in mine[name])]
