@@ -184,6 +184,57 @@ async def test_healing_waits_longer_each_time_and_starts_anew_after_success(
     assert await bench.controller.verify() == {}
 
 
+def services(*numbers: int) -> KubeStateChange:
+    """One comes for each number; for each negative one goes."""
+    ports = (world.ServicePort("p", world.Protocol.TCP, 80),)
+    return KubeStateChange(
+        tuple(
+            (
+                world.ServiceKey("default", f"s{abs(n)}"),
+                world.Service(ports, (world.parse_address(f"10.96.0.{n}"),)) if n > 0 else None,
+            )
+            for n in numbers
+        )
+    )
+
+
+async def test_what_finds_no_room_is_refused_until_something_goes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs no healing, no resync and no other Service anything, and is no drift; what it holds is known."""
+    monkeypatch.setattr(loop_module, "ROOM_DELAY", 0)
+    bench.nftables.most = 3
+    result = await bench.controller.submit(services(1, 2, 3, 4, 5))
+    assert "ENFILE" in (result.error or "")
+    assert bench.controller.snapshot.waiting["nftables"] == {
+        Frontend(world.parse_address(f"10.96.0.{n}"), world.Protocol.TCP, 80) for n in (4, 5)
+    }
+    assert (await bench.controller.submit(services(6))).error is not None
+    assert (await bench.controller.submit(Resync(ResyncReason.ON_DEMAND))).error is not None
+    assert await bench.controller.verify() == {}
+    assert len(bench.controller.snapshot.waiting["nftables"]) == 3
+    await bench.controller.submit(services(-1, -2))
+    await bench.until("RoomMade nftables")
+    assert bench.nftables.frontends() == 3
+    assert len(bench.controller.snapshot.waiting["nftables"]) == 1
+    await bench.controller.submit(services(-3, -4, -5))
+    while bench.controller.snapshot.waiting:
+        await bench.controller.next_record()
+    assert bench.nftables.frontends() == 1
+    assert bench.controller.tally.healings == 0
+    assert await bench.controller.verify() == {}
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+async def test_what_goes_makes_room_for_what_comes_with_it(bench: Bench, most: int) -> None:
+    bench.nftables.most = most
+    assert (await bench.controller.submit(services(*range(1, most + 1)))).error is None
+    gone, come = range(-most, 0), range(10, 10 + most)
+    assert (await bench.controller.submit(services(*come, *gone))).error is None
+    assert bench.nftables.frontends() == most
+    assert not bench.controller.snapshot.waiting
+
+
 async def test_drivers_are_in_sync_once_a_resync_has_brought_them_to_work() -> None:
     bench = Bench()
     bench.linux.blind = True

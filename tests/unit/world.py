@@ -1,7 +1,7 @@
 """Small worlds for hypothesis: few names and addresses, so that they meet often; and a network in memory.
 
 `Memory` is a driver as strict as the kernel: it refuses to create what is there, to change or delete what is not, and
-it fails or forgets when a test tells it to.
+it fails, forgets or is full when a test tells it to.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from podwire.controller.transaction import Capability, Transaction
 from podwire.dataplane.linux import render as linux
 from podwire.dataplane.nftables import slots as nftables
 from podwire.model.addresses import parse_address, parse_prefix
-from podwire.model.network import Slots
+from podwire.model.network import Frontend, Slots
 from podwire.model.objects import (
     AttachmentKey,
     BackendPort,
@@ -137,7 +137,8 @@ def start(node: Node = NODES[0]) -> Snapshot:
 
 
 class Memory:
-    """A driver whose network is a dictionary. `fails(key)`: why a change of this key can't be made, or None."""
+    """A driver whose network is a dictionary. `fails(key)`: why a change of this key can't be made, or None. `most`:
+    for how many frontends it has room."""
 
     apart = True
     slice = 2
@@ -147,6 +148,7 @@ class Memory:
         self.held: dict[Any, Any] = {}
         self.fails: Callable[[Any], str | None] = lambda _: None
         self.blind = False
+        self.most: int | None = None
 
     def weight(self, change: Any) -> int:
         return len(getattr(change.after, "backends", "1")) or 1
@@ -174,12 +176,17 @@ class Memory:
             reason = "EEXIST" if before is None else "ENOENT"
         if reason is not None:
             return Outcome(error=f"{key}: {reason}")
+        if before is None and isinstance(key, Frontend) and self.frontends() == self.most:
+            return Outcome(before, error=f"{key}: ENFILE", full=True)
         self.writes += 1
         if after is None:
             del self.held[key]
         else:
             self.held[key] = after
         return Outcome(after)
+
+    def frontends(self) -> int:
+        return sum(isinstance(key, Frontend) for key in self.held)
 
 
 def memories() -> tuple[Memory, Memory, Memory]:

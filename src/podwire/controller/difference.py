@@ -8,6 +8,7 @@ types (`model/network.py`, `model/objects.py`); this room treats all alike, henc
 from collections.abc import Callable, Iterable, KeysView, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from podwire.model.network import Slots
 from podwire.model.objects import Value
 
 Desired = dict[str, dict[Any, Any]]
@@ -46,7 +47,8 @@ class Outcome(Value, frozen=True):
 
     `gone` says that the failure is for ever: the namespace that should hold the key no longer exists. `again` says
     that other keys went with the change: the driver wants to be read again. `later` says that the failed change would
-    fail again at once: nothing is tried before the next resync.
+    fail again at once: nothing is tried before the next resync. `full` says that there is no room for it and that it
+    holds what it held before, its `value`: nothing is tried before something else goes, or the next resync.
     """
 
     value: Any = None
@@ -54,6 +56,7 @@ class Outcome(Value, frozen=True):
     gone: bool = False
     again: bool = False
     later: bool = False
+    full: bool = False
 
 
 class Driver(Protocol):
@@ -105,6 +108,13 @@ class Watched(Protocol):
     @property
     def behind(self) -> bool:
         """Whether that look left something for the next: it takes a bounded time, however much others change."""
+
+
+def gives_room(change: Change) -> bool:
+    """Whether something goes with the change."""
+    if change.after is None or not isinstance(change.before, Slots):
+        return change.after is None
+    return len(change.before.backends) > len(change.after.backends)
 
 
 def difference(wanted: Mapping[Any, Any], actual: Mapping[Any, Any], place: Callable[[Any, Any], Any]) -> Difference:

@@ -168,6 +168,15 @@ class Disturbed(Event, frozen=True):
         return f"Disturbed {self.driver}" + (f" by {self.by}" if self.by else "")
 
 
+class RoomMade(Event, frozen=True):
+    """Something of a driver's went: for what found no room there may be some now."""
+
+    driver: str
+
+    def __str__(self) -> str:
+        return f"RoomMade {self.driver}"
+
+
 class Shutdown(Event, frozen=True):
     """The last event: the network stays as it is, and works on without the agent."""
 

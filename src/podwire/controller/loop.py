@@ -27,6 +27,7 @@ from podwire.controller.events import (
     Refused,
     Resync,
     ResyncReason,
+    RoomMade,
     SandboxGone,
     SandboxUnseen,
     Shutdown,
@@ -44,6 +45,8 @@ log = logging.getLogger(__name__)
 
 HEALING_DELAYS = (0.1, 0.5, 2.0, 10.0, 60.0)
 """Seconds before each healing in a row; the last one repeats."""
+ROOM_DELAY = 0.5
+"""Seconds from something's going until what found no room is tried again."""
 
 Answer = asyncio.Future[Result]
 
@@ -76,6 +79,7 @@ class Controller:
         self._network = asyncio.Lock()
         self._failures: dict[str, int] = {}
         self._healing: dict[str, asyncio.TimerHandle] = {}
+        self._roomy: dict[str, asyncio.TimerHandle] = {}
         self._mending = Mending(self.submit)
 
     def submit(self, event: Event) -> Answer:
@@ -142,12 +146,19 @@ class Controller:
                 await self._wake.wait()
             event, answer = (self._follow_ups or self._requests).popleft()
             result = await self._handle(event)
-            for beside in (self._tell, self._count, self.follow, self._heal_later, self._mending.ended):
+            for beside in (
+                self._tell,
+                self._count,
+                self.follow,
+                self._heal_later,
+                self._room_made,
+                self._mending.ended,
+            ):
                 _guarded(beside, result)
             self._answer(result, answer)
             if isinstance(event, Shutdown):
                 self._mending.close()
-                for timer in self._healing.values():
+                for timer in (*self._healing.values(), *self._roomy.values()):
                     timer.cancel()
                 return
 
@@ -273,7 +284,7 @@ class Controller:
             self.unsynced -= worked
             self.broken = self.broken - worked | {step.driver for step in result.steps} - worked
             for step in result.steps:
-                if not step.errors():
+                if step.driver not in result.unsettled():
                     self._failures.pop(step.driver, None)
         for driver in sorted(result.unsettled()):
             if driver not in self._healing:
@@ -281,6 +292,17 @@ class Controller:
                 self._failures[driver] = failures + 1
                 delay = HEALING_DELAYS[min(failures, len(HEALING_DELAYS) - 1)]
                 self._healing[driver] = asyncio.get_running_loop().call_later(delay, self._heal, driver)
+
+    def _room_made(self, result: Result) -> None:
+        """What found no room is tried again soon after something else went; all that goes until then counts once."""
+        for step in result.steps:
+            if step.driver in self.snapshot.waiting and step.made_room() and step.driver not in self._roomy:
+                timer = asyncio.get_running_loop().call_later(ROOM_DELAY, self._try_again, step.driver)
+                self._roomy[step.driver] = timer
+
+    def _try_again(self, driver: str) -> None:
+        del self._roomy[driver]
+        self.submit(RoomMade(driver))
 
     def _heal(self, driver: str) -> None:
         del self._healing[driver]

@@ -4,7 +4,7 @@ Invariants: `fold` never looks at the network. Every index is kept by the one fu
 Deciding for the touched is as good as deciding for all. The cluster's objects have a room of their own (`objects.py`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from immutables import Map
@@ -15,8 +15,8 @@ from podwire.controller import objects
 from podwire.controller.difference import Outcome
 from podwire.ipam import blocks
 from podwire.model.addresses import Address
-from podwire.model.network import LinkKey, RouteKey, Space
-from podwire.model.objects import Attachment, AttachmentKey
+from podwire.model.network import Frontend, LinkKey, RouteKey, Space
+from podwire.model.objects import Attachment, AttachmentKey, ServiceKey
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 from podwire.nodes.own import own_addresses, remembered
 from podwire.pods.readiness import obstacle
@@ -24,6 +24,7 @@ from podwire.pods.wiring import interface_name, space_of
 
 NOTHING = Touched()
 NOBODY: frozenset[AttachmentKey] = frozenset()
+NO_SERVICES: frozenset[ServiceKey] = frozenset()
 
 
 def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
@@ -45,7 +46,8 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
             return now, touched
         case e.KubeStateChange(changes):
             return objects.changed(now, changes)
-        case e.Resync(_, told, whole):
+        case e.Resync(_, told, whole, drivers):
+            now = replace(now, waiting=Map({k: v for k, v in now.waiting.items() if k not in (drivers or now.waiting)}))
             if told is not None:
                 listed = told if whole else {**remembered(now), **told}
                 now = replace(objects.listed(now, listed.items()), whole=whole)
@@ -62,8 +64,11 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
             return replace(now, cursors=Map(cursors)), NOTHING
         case e.NodeAddressesChanged(addresses):
             return objects.addressed(now, addresses)
+        case e.RoomMade(driver):
+            touched = _waiting(now, driver)
+            return replace(now, waiting=now.waiting.delete(driver)) if driver in now.waiting else now, touched
         case e.Reported(driver, outcomes):
-            return _report(now, driver, outcomes.items()), NOTHING
+            return _report(now, driver, outcomes), NOTHING
         case e.FlowsReconciled() | e.Shutdown():
             return now, NOTHING
     raise TypeError(event)
@@ -180,13 +185,31 @@ def _items(held: Attachment) -> tuple[Address | int, ...]:
 # --- what the network holds --------------------------------------------------------------------
 
 
-def _report(now: Snapshot, driver: str, outcomes: Iterable[tuple[Any, Outcome]]) -> Snapshot:
+def _waiting(now: Snapshot, driver: str) -> Touched:
+    """The objects to which the keys belong that found no room."""
+    services: set[ServiceKey] = set()
+    attachments: set[AttachmentKey] = set()
+    for key in now.waiting.get(driver, ()):
+        frontend = key if isinstance(key, Frontend) else getattr(key, "frontend", None)
+        address: Address | None = getattr(key, "address", None)
+        for claim in (frontend, address):
+            services |= now.claims.get(claim, NO_SERVICES) if claim is not None else NO_SERVICES
+        if address is not None and address in now.ledger:
+            attachments.add(now.ledger[address])
+    return Touched(services=frozenset(services), attachments=frozenset(attachments))
+
+
+def _report(now: Snapshot, driver: str, outcomes: Mapping[Any, Outcome]) -> Snapshot:
     known = now.programmed.get(driver, Map()).mutate()
-    for key, outcome in outcomes:
-        if outcome.error is not None:
+    waited = now.waiting.get(driver, frozenset())
+    waits = (waited - outcomes.keys() if waited else waited) | {key for key, it in outcomes.items() if it.full}
+    for key, outcome in outcomes.items():
+        if outcome.error is not None and not outcome.full:
             known[key] = UNKNOWN
         elif outcome.value is not None:
             known[key] = outcome.value
         elif key in known:
             del known[key]
+    if waits != waited:
+        now = replace(now, waiting=now.waiting.set(driver, waits) if waits else now.waiting.delete(driver))
     return replace(now, programmed=now.programmed.set(driver, known.finish()))

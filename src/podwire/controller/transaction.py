@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from podwire.controller.difference import Desired, Difference, Driver, Outcome, Scope, difference, scope_of
+from podwire.controller.difference import Desired, Difference, Driver, Outcome, Scope, difference, gives_room, scope_of
 from podwire.controller.events import (
     AddPod,
     Disturbed,
@@ -66,6 +66,10 @@ class Step(NamedTuple):
         found = [outcome.error for outcome in self.outcomes.values() if outcome.error is not None]
         return [self.error, *found] if self.error is not None else found
 
+    def made_room(self) -> bool:
+        """Whether anything of the driver's went, or became less."""
+        return any(gives_room(self.difference[key]) for key, it in self.outcomes.items() if key in self.difference)
+
     def worked(self) -> bool:
         """Whether anything of what should be there is: a single refused key is not a broken driver."""
         refused = sum(outcome.error is not None for outcome in self.outcomes.values())
@@ -96,12 +100,13 @@ class Result(Value, frozen=True):
         return next((text for step in self.steps if step.driver != driver for text in step.errors()), None)
 
     def unsettled(self) -> frozenset[str]:
-        """The drivers that failed in something, or want to be read again; but not for what is gone for ever."""
+        """The drivers that failed in something, or want to be read again; but not for what is gone for ever, or has no
+        room."""
         return frozenset(
             step.driver
             for step in self.steps
             if step.error is not None
-            or any(o.again or (o.error is not None and not o.gone) for o in step.outcomes.values())
+            or any(o.again or (o.error is not None and not o.gone and not o.full) for o in step.outcomes.values())
         )
 
 
@@ -183,8 +188,8 @@ class Transaction:
         return one.read(Scope(dict.fromkeys(keys).keys(), frozenset()))
 
     def drift(self, now: Snapshot, touched: Touched | None = EVERYTHING) -> dict[str, Difference]:
-        """What a resync would do, by driver; touches nothing. `touched`: only what these objects want, and only that is
-        read. Raises OSError where a driver can't read."""
+        """What a resync would do, by driver, but for what has no room; touches nothing. `touched`: only what these
+        objects want, and only that is read. Raises OSError where a driver can't read."""
         wanted = merge(self.decide(now, touched))
         found: dict[str, Difference] = {}
         for driver in self.drivers:
@@ -193,7 +198,12 @@ class Transaction:
                 continue
             scope = scope_of(mine, everything=touched is EVERYTHING)
             actual = driver.read(scope)
-            found[driver.name] = _due(now, scope, difference(driver.settle(mine, actual), actual, driver.place))
+            changes = _due(now, scope, difference(driver.settle(mine, actual), actual, driver.place))
+            waiting = now.waiting.get(driver.name, frozenset())
+            known: Mapping[Any, Any] = now.programmed.get(driver.name, {})
+            found[driver.name] = {
+                key: change for key, change in changes.items() if key not in waiting or change.before != known.get(key)
+            }
         return found
 
     def _scopes(self, event: Event, parts: Iterable[Desired], touched: Touched | None, whole: bool) -> dict[str, Scope]:
@@ -259,6 +269,7 @@ async def _one_driver(
     try:
         actual, seen, settled, changes = await _beside(apart, looking)
         outcomes = await _apply(driver, changes)
+        outcomes |= await _apply(driver, _crowded_out(changes, outcomes))
         disturbed = any(outcome.again for outcome in outcomes.values())
         outcomes |= await _retry(driver, settled, scope, outcomes)
         if disturbed or any(outcome.again for outcome in outcomes.values()):
@@ -281,6 +292,14 @@ async def _one_driver(
     return now, Step(driver.name, changes, outcomes, driver.writes - before, len(mine))
 
 
+def _crowded_out(changes: Difference, outcomes: Mapping[Any, Outcome]) -> Difference:
+    """What had no room before the rest of the same difference made some."""
+    full = [key for key, it in outcomes.items() if it.full]
+    if not full or not any(gives_room(changes[key]) for key, it in outcomes.items() if it.error is None):
+        return {}
+    return {key: changes[key] for key in full}
+
+
 def _due(now: Snapshot, scope: Scope, changes: Difference) -> Difference:
     """Sweep only once in sync: what nobody wants may be wanted by an object that isn't known yet."""
     if scope.keys is not None or now.whole:
@@ -301,7 +320,9 @@ async def _retry(
     driver: Driver, mine: Mapping[Any, Any], scope: Scope, outcomes: Mapping[Any, Outcome]
 ) -> dict[Any, Outcome]:
     """The network isn't what was believed: look again at what failed, once."""
-    failed = {key: None for key, it in outcomes.items() if it.error is not None and not it.gone and not it.later}.keys()
+    failed = {
+        key: None for key, it in outcomes.items() if it.error is not None and not (it.gone or it.later or it.full)
+    }.keys()
     if not failed:
         return {}
     try:

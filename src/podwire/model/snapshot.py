@@ -117,6 +117,8 @@ class Snapshot(Struct, frozen=True):
 
     programmed: Map[str, Map[Any, Any]] = Map()
     """Driver → key → value, as last reported (or UNKNOWN)."""
+    waiting: Map[str, frozenset[Any]] = Map()
+    """By driver: the keys for which there was no room when they were last tried. What they hold is known."""
 
     @property
     def node(self) -> Node:

@@ -12,6 +12,8 @@ from hashlib import sha1
 from threading import Lock
 from typing import Any
 
+from msgspec.structs import replace
+
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.dataplane import netlink
 from podwire.dataplane.messages import Message, attrs, text
@@ -42,8 +44,8 @@ MAPS = (
     "external_ips",
     "pods",
 )
-NO_ROOM = {errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EMSGSIZE}
-"""A map is full (ENFILE), or the kernel's memory: the same would fail again at once."""
+NO_ROOM = {errno.ENOMEM, errno.ENOBUFS, errno.EMSGSIZE}
+"""The kernel's memory is full: the same would fail again at once."""
 
 
 class NFTables:
@@ -58,8 +60,9 @@ class NFTables:
         self._socket, self._reading = netlink.Socket(netlink.NETFILTER), netlink.Socket(netlink.NETFILTER)
         self._alone = Lock()
         """Of commits, some of which are no transaction's (a trace's), while another thread reads."""
-        self._open: set[Frontend] = set()
-        """Frontends whose restriction was refused last: a slice may have brought it before the frontend."""
+        self._open: dict[Frontend, bool] = {}
+        """Frontends whose restriction was refused last: a slice may have brought it before the frontend. Whether that
+        was for a full map."""
         self._watch = Watch(self.generation, listens)
 
     def weight(self, change: Change) -> int:
@@ -110,11 +113,13 @@ class NFTables:
             if isinstance(key, RulesKey | AffinityKey) and change.after is not None and key not in outcomes
         }
         left = {key: r.render(key, change) for key, change in r.in_order(difference) if key not in outcomes | later}
-        self._open -= {key.frontend for key in left if isinstance(key, RestrictedKey)}  # tried again now
-        gone = {key for key, change in difference.items() if change.after is None}
-        self._open -= {key for key in gone if isinstance(key, Frontend)}
+        tried = {key.frontend for key in left if isinstance(key, RestrictedKey)}
+        tried |= {key for key, change in difference.items() if isinstance(key, Frontend) and change.after is None}
+        self._open = {key: full for key, full in self._open.items() if key not in tried}
         outcomes |= self._withheld(left)
         outcomes |= self._send(left)
+        # Of what was refused for a full map nothing was changed.
+        outcomes |= {key: replace(it, value=difference[key].before) for key, it in outcomes.items() if it.full}
         for key, change in later.items():  # what they ask for has been filled in
             outcomes[key] = (
                 self._load_rules(key.family, change) if isinstance(key, RulesKey) else self._make_affinity(key, change)
@@ -179,20 +184,21 @@ class NFTables:
                         Outcome(
                             error=f"{key}: {os.strerror(code)} ({errno.errorcode.get(code, code)})",
                             later=code in NO_ROOM,
+                            full=code == errno.ENFILE,
                         ),
                     )
                     left.pop(key, None)
-            self._open |= {key.frontend for key in refused if isinstance(key, RestrictedKey)}
+            self._open |= {key.frontend: it.full for key, it in refused.items() if isinstance(key, RestrictedKey)}
             refused |= self._withheld(left)
         return refused
 
     def _withheld(self, left: dict[Any, list[Message]]) -> dict[Any, Outcome]:
         """A frontend whose restriction the kernel refuses would be open to all: it is not made either."""
+        of = {key: key.frontend if isinstance(key, InternalKey) else key for key in left}
         found = {
-            key: Outcome(error=f"{key}: who may use it can't be restricted")
-            for key in left
-            if (isinstance(key, Frontend) and key in self._open)
-            or (isinstance(key, InternalKey) and key.frontend in self._open)
+            key: Outcome(error=f"{key}: who may use it can't be restricted", full=self._open[frontend])
+            for key, frontend in of.items()
+            if isinstance(frontend, Frontend) and frontend in self._open
         }
         for key in found:
             del left[key]
