@@ -305,3 +305,18 @@ def test_routes_have_the_node_s_address_as_their_source_while_its_kernel_has_it(
     assert touched == Touched()
     now, _ = fold(now, _home())
     assert _sources(now) == {"IPv4 -", "IPv4 10.1.1.1", "IPv6 -"}  # the last: to Services, of the node's own block
+
+
+def test_an_attachment_never_gets_the_link_of_another_whose_names_end_elsewhere() -> None:
+    """`k` with `b.c`, and `k.b` with `c`: one link would be both pods'; the first keeps it."""
+    now = world.start()
+    for key, netns in ((AttachmentKey("k", "b.c"), "/run/netns/1"), (AttachmentKey("k", "d"), "/run/netns/2")):
+        now, _ = fold(now, e.AddPod(key, PodKey("default", "a"), netns))
+    with pytest.raises(
+        e.Refused, match=r"interface c of sandbox k\.b would have the link of interface b\.c of sandbox k"
+    ):
+        fold(now, e.AddPod(AttachmentKey("k.b", "c"), PodKey("default", "b"), "/run/netns/3"))
+    again, _ = fold(now, e.AddPod(AttachmentKey("k", "b.c"), PodKey("default", "a"), "/run/netns/1"))
+    assert set(again.attachments) == set(now.attachments)
+    gone, _ = fold(now, e.DeletePod(AttachmentKey("k", "b.c")))
+    fold(gone, e.AddPod(AttachmentKey("k.b", "c"), PodKey("default", "b"), "/run/netns/3"))

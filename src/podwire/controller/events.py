@@ -40,6 +40,7 @@ class Refusal(Enum):
     NOT_READY = "the node is not ready to attach pods"
     EXHAUSTED = "no address is free"
     OCCUPIED = "the network namespace has an interface of ours already"
+    NAMED = "another attachment's link has the same name"
     NOT_STORED = "it can't be written down now"
 
 

@@ -20,7 +20,7 @@ from podwire.model.objects import Attachment, AttachmentKey, ServiceKey
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 from podwire.nodes.own import own_addresses, remembered
 from podwire.pods.readiness import obstacle
-from podwire.pods.wiring import interface_name, space_of
+from podwire.pods.wiring import interface_name, keys_of, space_of
 
 NOTHING = Touched()
 NOBODY: frozenset[AttachmentKey] = frozenset()
@@ -89,6 +89,13 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
     if before is not None:  # a repeated ADD keeps its addresses and its confirmation
         there = {"netns": event.netns, "device": event.device, "inode": event.inode}
         return _hold(now, event.key, replace(before, pod=event.pod, **there))
+    for other in keys_of(f"{event.key.sandbox}.{event.key.interface}"):
+        if other in now.attachments:  # not this one: it would be a repeated ADD
+            raise e.Refused(
+                e.Refusal.NAMED,
+                f"interface {event.key.interface} of sandbox {event.key.sandbox} would have the link of interface "
+                f"{other.interface} of sandbox {other.sandbox}: their names differ in nothing but where one ends",
+            )
     why = obstacle(now)
     if why is not None:
         raise e.Refused(e.Refusal.EXHAUSTED if why.exhausted else e.Refusal.NOT_READY, why.text)

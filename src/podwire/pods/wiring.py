@@ -5,7 +5,7 @@ node, reached on-link, and both ends know the other by a permanent neighbour, so
 and MAC addresses are derived from the attachment's key: a restarted agent finds what it made without a note.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha1
 from types import MappingProxyType
 from typing import Any
@@ -110,6 +110,13 @@ def space_of(it: Attachment) -> Space:
 def interface_name(key: AttachmentKey) -> str:
     """The node's end: 14 bytes of the kernel's 15, whatever the sandbox is called."""
     return LINK_PREFIX + _digest(key).hex()[:12]
+
+
+def keys_of(altname: str) -> Iterator[AttachmentKey]:
+    """Whose `sandbox.interface` that may be: either may have dots of its own, and all of these have one link's name."""
+    parts = altname.split(".")
+    for at in range(1, len(parts)):
+        yield AttachmentKey(".".join(parts[:at]), ".".join(parts[at:]))
 
 
 def name_from(altname: str) -> str:

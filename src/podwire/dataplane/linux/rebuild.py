@@ -4,13 +4,13 @@ Invariants: nothing is guessed: a link whose names do not fit together is left o
 nowhere in the kernel, so it is unknown: the node's side is looked after, and a DEL finds its pod.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from podwire.model.addresses import Address
 from podwire.model.network import Link, LinkKey, Route, RouteKey
 from podwire.model.objects import Attachment, AttachmentKey, PodKey
-from podwire.pods.wiring import interface_name
+from podwire.pods.wiring import interface_name, keys_of
 
 
 def attachments(held: Mapping[Any, Any]) -> dict[AttachmentKey, Attachment]:
@@ -22,19 +22,12 @@ def attachments(held: Mapping[Any, Any]) -> dict[AttachmentKey, Attachment]:
     found: dict[AttachmentKey, Attachment] = {}
     for key, value in held.items():
         if isinstance(key, LinkKey) and isinstance(value, Link):
-            owner = next((k for k in _splits(value.altname) if interface_name(k) == key.name), None)
+            owner = next((k for k in keys_of(value.altname) if interface_name(k) == key.name), None)
             namespace, slash, name = value.alias.partition("/")
             own = sorted(addresses.get(value.index, ()), key=lambda address: (len(address), address))
             if owner is not None and slash and own:
                 found[owner] = Attachment(PodKey(namespace, name), "", tuple(own), value.index, confirmed=True)
     return found
-
-
-def _splits(altname: str) -> Iterator[AttachmentKey]:
-    """`sandbox.interface`: either may have dots of its own; the link's name tells which split is right."""
-    parts = altname.split(".")
-    for at in range(1, len(parts)):
-        yield AttachmentKey(".".join(parts[:at]), ".".join(parts[at:]))
 
 
 def _is_pods(key: RouteKey, value: Route) -> bool:
