@@ -5,13 +5,13 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from podwire.controller.difference import Change, scope_of
+from podwire.controller.difference import Change, Outcome, scope_of
 from podwire.dataplane.nftables.driver import NFTables
 from podwire.model.addresses import IPV4, Address, parse_address, parse_prefix
-from podwire.model.network import Backend, Frontend, RestrictedKey, RulesKey, Slots
+from podwire.model.network import Backend, Frontend, HoldersKey, RestrictedKey, RulesKey, Slots
 from podwire.model.objects import Object, ObjectKey, Protocol, Service, ServiceKey, ServicePort
 from tests.kernel.outside import FAR, NODES, Outside, connect, members
-from tests.kernel.rig import Rig, Space, ask
+from tests.kernel.rig import Rig, Space, ask, sh
 
 HERE, HERE6 = "10.1.1.2", "fd01::2"
 ALL = (HERE, HERE6, FAR[4], FAR[16])
@@ -23,6 +23,7 @@ ADDRESSES = {
     "node port": ("192.0.2.1", "fd99::1"),
 }
 GONE = "TimeoutError"
+OTHER = Slots(1, (Backend(parse_address("10.1.1.3"), 8080),))
 
 
 def web(**more: object) -> Service:
@@ -133,4 +134,42 @@ def test_a_frontend_whose_clients_cannot_be_restricted_is_not_made(node: Space, 
     assert it not in driver.read(scope_of((it,)))
     driver.apply({RestrictedKey(Frontend(Address(bytes(4)), Protocol.TCP, 80)): Change(True, None)})
     assert [outcome.error for outcome in driver.apply(changes).values()] == [None, None]
+    driver.close()
+
+
+@pytest.mark.parametrize("sliced", [False, True], ids=["in one batch", "the restriction a batch later"])
+@pytest.mark.parametrize("wanted", [None, OTHER], ids=["goes", "changes"])
+def test_a_restriction_stays_while_its_frontend_cannot_go(node: Space, sliced: bool, wanted: Slots | None) -> None:
+    """Somebody's hands took a backend's slot, so that the kernel refuses to delete it; what is left is restricted."""
+    driver = NFTables()
+    driver.apply({HoldersKey(IPV4): Change(None, True), RulesKey(IPV4): Change(None, True)})
+    it = Frontend(parse_address("203.0.113.80"), Protocol.TCP, 80)
+    one = Slots(1, (Backend(parse_address("10.1.1.2"), 8080),))
+    made = driver.apply({RestrictedKey(it): Change(None, True), it: Change(None, one)})
+    assert [outcome.error for outcome in made.values()] == [None, None]
+    sh("nft", "delete element ip podwire eps { 203.0.113.80 . tcp . 80 . 0 }")
+    changes = {it: Change(one, wanted), RestrictedKey(it): Change(True, None)}
+    parts = [{key: change} for key, change in changes.items()] if sliced else [changes]
+    outcomes = {key: outcome for part in parts for key, outcome in driver.apply(part).items()}
+    assert [outcome.error is None for outcome in outcomes.values()] == [False, False]
+    scope = scope_of((it, RestrictedKey(it)))
+    seen = driver.read(scope)
+    assert seen.keys() == {it, RestrictedKey(it)}
+    after = {key: Change(seen[key], change.after) for key, change in changes.items()}
+    assert [outcome.error for outcome in driver.apply(after).values()] == [None, None]
+    assert driver.read(scope) == ({} if wanted is None else {it: wanted})
+    driver.close()
+
+
+def test_a_restriction_goes_once_its_frontend_is_seen_to_be_gone(node: Space) -> None:
+    driver = NFTables()
+    driver.apply({HoldersKey(IPV4): Change(None, True), RulesKey(IPV4): Change(None, True)})
+    it = Frontend(parse_address("203.0.113.80"), Protocol.TCP, 80)
+    driver.apply({RestrictedKey(it): Change(None, True)})
+    gone = {it: Change(Slots(None, (), refused=True), None), RestrictedKey(it): Change(True, None)}
+    assert [outcome.error is None for outcome in driver.apply(gone).values()] == [False, False]
+    scope = scope_of((it, RestrictedKey(it)))
+    assert driver.read(scope) == {RestrictedKey(it): True}
+    assert driver.apply({RestrictedKey(it): Change(True, None)}) == {RestrictedKey(it): Outcome(None)}
+    assert driver.read(scope) == {}
     driver.close()

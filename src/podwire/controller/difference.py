@@ -74,7 +74,7 @@ class Driver(Protocol):
         """How much work a change is, at least 1."""
 
     def rank(self, key: Any, change: Change) -> Any:
-        """The order in which slices are cut: what others depend on comes first."""
+        """The order in which slices are cut: what others depend on comes first, and goes last."""
 
     def place(self, wanted: Any, actual: Any) -> Any:
         """What to hold for what is wanted, nearest to what is held already. Pure."""

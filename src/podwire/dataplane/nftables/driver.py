@@ -63,12 +63,15 @@ class NFTables:
         self._open: dict[Frontend, bool] = {}
         """Frontends whose restriction was refused last: a slice may have brought it before the frontend. Whether that
         was for a full map."""
+        self._stuck: dict[Frontend, bool] = {}
+        """Frontends whose own change was refused last: a later slice may hold what restricts them. Whether that was for
+        a full map."""
         self._watch = Watch(self.generation, listens)
 
     def weight(self, change: Change) -> int:
         return 1 + sum(len(slots.backends) for slots in change if isinstance(slots, Slots))
 
-    def rank(self, key: Any, change: Change) -> int:
+    def rank(self, key: Any, change: Change) -> r.Rank:
         return r.rank(key, change)
 
     def place(self, wanted: Any, actual: Any) -> Any:
@@ -81,6 +84,7 @@ class NFTables:
         if scope.keys is None:
             with self._alone:
                 self._watch.read()
+        self._stuck = {it: full for it, full in self._stuck.items() if it not in scope}
         maps = MAPS if scope.keys is None else {name for key in scope.keys for name in r.holder(key)}
         found: dict[Any, Any] = {}
         constant = scope.keys is None or any(isinstance(key, HoldersKey | RulesKey | AffinityKey) for key in scope.keys)
@@ -116,8 +120,10 @@ class NFTables:
         tried = {key.frontend for key in left if isinstance(key, RestrictedKey)}
         tried |= {key for key, change in difference.items() if isinstance(key, Frontend) and change.after is None}
         self._open = {key: full for key, full in self._open.items() if key not in tried}
-        outcomes |= self._withheld(left)
-        outcomes |= self._send(left)
+        self._stuck = {key: full for key, full in self._stuck.items() if key not in difference}
+        gone = {key for key, change in difference.items() if change.after is None}
+        outcomes |= self._withheld(left, gone)
+        outcomes |= self._send(left, gone)
         # Of what was refused for a full map nothing was changed.
         outcomes |= {key: replace(it, value=difference[key].before) for key, it in outcomes.items() if it.full}
         for key, change in later.items():  # what they ask for has been filled in
@@ -164,8 +170,8 @@ class NFTables:
         self._socket.close()
         self._reading.close()
 
-    def _send(self, left: dict[Any, list[Message]]) -> dict[Any, Outcome]:
-        """Sends what can be sent; what is refused is taken out of `left` and answered."""
+    def _send(self, left: dict[Any, list[Message]], gone: set[Any]) -> dict[Any, Outcome]:
+        """Sends what can be sent; what is refused is taken out of `left` and answered. `gone`: the keys that go."""
         refused: dict[Any, Outcome] = {}
         while any(left.values()):
             messages = [message for some in left.values() for message in some]
@@ -188,18 +194,28 @@ class NFTables:
                         ),
                     )
                     left.pop(key, None)
-            self._open |= {key.frontend: it.full for key, it in refused.items() if isinstance(key, RestrictedKey)}
-            refused |= self._withheld(left)
+            self._open |= {
+                key.frontend: it.full
+                for key, it in refused.items()
+                if isinstance(key, RestrictedKey) and key not in gone
+            }
+            of = ((_frontend_of(key), it.full) for key, it in refused.items())
+            self._stuck |= {frontend: full for frontend, full in of if frontend is not None}
+            refused |= self._withheld(left, gone)
         return refused
 
-    def _withheld(self, left: dict[Any, list[Message]]) -> dict[Any, Outcome]:
-        """A frontend whose restriction the kernel refuses would be open to all: it is not made either."""
-        of = {key: key.frontend if isinstance(key, InternalKey) else key for key in left}
+    def _withheld(self, left: dict[Any, list[Message]], gone: set[Any]) -> dict[Any, Outcome]:
+        """A frontend whose restriction the kernel refuses would be open to all: it is not made either. Nor does the
+        restriction go of one whose own change was refused: the next attempt is told of both."""
         found = {
             key: Outcome(error=f"{key}: who may use it can't be restricted", full=self._open[frontend])
-            for key, frontend in of.items()
-            if isinstance(frontend, Frontend) and frontend in self._open
+            for key, frontend in ((key, _frontend_of(key)) for key in left)
+            if frontend is not None and frontend in self._open
         }
+        for key in left:
+            if isinstance(key, RestrictedKey) and key in gone and key.frontend in self._stuck:
+                full = self._stuck.pop(key.frontend)
+                found[key] = Outcome(error=f"{key}: stays, since what it restricts could not be changed", full=full)
         for key in found:
             del left[key]
         return found
@@ -333,6 +349,13 @@ class NFTables:
             if not errors:
                 return Outcome(True)
         return Outcome(error=f"{key}: {os.strerror(min(errors.values()))}")
+
+
+def _frontend_of(key: Any) -> Frontend | None:
+    """Where the key is what answers at a frontend."""
+    if isinstance(key, InternalKey):
+        return key.frontend
+    return key if isinstance(key, Frontend) else None
 
 
 def _rules(there: netlink.Socket, family: Family) -> rules.Rules | None:

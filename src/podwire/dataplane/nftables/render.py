@@ -39,19 +39,34 @@ from podwire.model.network import (
 _PORT, _PROTOCOL, SLOT = Struct(">H2x"), Struct("=B3x"), Struct("=I")
 
 
-def rank(key: Any, change: Change) -> int:
-    """Who may use a frontend is in force before the frontend. Rules in the place of others (an older layout's, or
-    altered ones) come once all that they ask for is filled in; what they lead to goes after them."""
+Rank = tuple[int, bytes, int]
+
+
+def rank(key: Any, change: Change) -> Rank:
+    """What others depend on comes first and goes last, and all of one frontend lies together. Rules in the place of
+    others (an older layout's, or altered ones) come once all that they ask for is filled in; what they lead to goes
+    after them.
+
+    A frontend is never open to more than it was or will be, wherever its changes are cut: it is restricted before it
+    comes or changes, and until it has gone or changed; meanwhile only those may use it who may before and after.
+    """
+    gone = change.after is None
     match key:
         case HoldersKey():
-            return 0
+            return 0, b"", 0
         case RulesKey():
-            return 1 if change.before is None else 5
+            return 1 if change.before is None else 5, b"", 0
         case AffinityKey():
-            return 2 if change.before is None else 6
-        case RestrictedKey() | AllowedKey():
-            return 3
-    return 4
+            return 2 if change.before is None else 6, b"", 0
+        case RestrictedKey(frontend):
+            return 4, frontend_key(frontend), 4 if gone else 0
+        case AllowedKey(frontend, _):
+            return 4, frontend_key(frontend), 0 if gone else 4
+        case ExternalKey(frontend) | InternalKey(frontend) | RememberKey(frontend):
+            return 4, frontend_key(frontend), 3 if gone else 1
+        case Frontend():
+            return 4, frontend_key(key), 2
+    return 3, b"", 0 if gone else 1  # of ranges that overlap one has to go first
 
 
 def is_ours(key: Any, value: Any, remembering: Collection[int]) -> bool:
