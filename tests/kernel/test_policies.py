@@ -9,9 +9,9 @@ from podwire.controller.difference import Change, Outcome, scope_of
 from podwire.dataplane.nftables.driver import NFTables
 from podwire.model.addresses import IPV4, Address, parse_address, parse_prefix
 from podwire.model.network import Backend, Frontend, HoldersKey, RestrictedKey, RulesKey, Slots
-from podwire.model.objects import Object, ObjectKey, Protocol, Service, ServiceKey, ServicePort
+from podwire.model.objects import Node, Object, ObjectKey, Protocol, Service, ServiceKey, ServicePort
 from tests.kernel.outside import FAR, NODES, Outside, connect, members
-from tests.kernel.rig import Rig, Space, ask, sh
+from tests.kernel.rig import NODE, NODE_OBJECT, Rig, Space, ask, sh
 
 HERE, HERE6 = "10.1.1.2", "fd01::2"
 ALL = (HERE, HERE6, FAR[4], FAR[16])
@@ -107,6 +107,27 @@ async def test_source_ranges_are_for_the_load_balancers_addresses_alone(rig: Rig
     before = rig.writes()
     await rig.resync()
     assert rig.writes() == before
+
+
+async def test_a_node_reaches_the_load_balancers_address_that_it_has_itself(rig: Rig) -> None:
+    """From where it may come by its own address: the packet's source is then the load balancer's address."""
+    sh("ip", "link", "set", "lo", "up")
+    for address in ADDRESSES["load balancer"]:
+        sh("ip", "addr", "add", address, "dev", "lo", *(("nodad",) if ":" in address else ()))
+    node = tuple(map(parse_prefix, ("192.0.2.0/29", "fd99::1/128")))
+    others = tuple(map(parse_prefix, ("192.0.2.8/29", "fd99::9/128")))
+    outside = await start(rig, web(source_ranges=node), *ALL)
+    for family in (0, 1):
+        assert set(answers(rig, outside, "node", "load balancer", family)) == BOTH
+        assert set(answers(rig, outside, "outside", "load balancer", family, 1)) == {GONE}
+    await rig.change((WEB, web(source_ranges=others)))
+    for family in (0, 1):
+        assert set(answers(rig, outside, "node", "load balancer", family, 1)) <= {GONE, "PermissionError"}
+        assert set(answers(rig, outside, "outside", "load balancer", family)) == BOTH
+    await rig.change((NODE, Node(NODE_OBJECT.pod_cidrs, (*map(parse_address, ("192.0.2.9", "fd99::9")),))))
+    for family in (0, 1):
+        assert set(answers(rig, outside, "node", "load balancer", family)) == BOTH
+    assert await rig.drift() == []
 
 
 async def test_a_backend_on_this_node_gets_as_many_more_connections_as_it_weighs(rig: Rig) -> None:

@@ -3,6 +3,7 @@
 The model below is written from the API's words, over plain lists, without indexes, classes of backends or keys.
 """
 
+import itertools
 from collections import Counter
 from contextlib import suppress
 from typing import Any
@@ -15,11 +16,11 @@ from msgspec.structs import replace
 from podwire.controller.events import Refused
 from podwire.controller.snapshot import fold
 from podwire.dataplane.nftables.slots import slots
-from podwire.model.addresses import Address, parse_address
+from podwire.model.addresses import Address, parse_address, parse_prefix
 from podwire.model.network import AllowedKey, Backend, Frontend, InternalKey, RestrictedKey, Slots
 from podwire.model.objects import Member, Node, NodeKey, Protocol, Service
 from podwire.model.snapshot import Snapshot
-from podwire.services.frontends import desired
+from podwire.services.frontends import allowed_sources, desired
 from tests.unit import world
 
 REFUSED, DROPPED, NOT_OURS = "refused", "dropped", "not ours"
@@ -27,7 +28,8 @@ CLIENTS = [None, *map(parse_address, ("10.1.1.2", "10.1.2.2", "203.0.113.5", "fd
 
 
 def model(now: Snapshot, client: Address | None, to: Frontend) -> str | dict[Backend, int]:
-    """What becomes of a client's first packet, and how often each backend is drawn. `client` None: this node."""
+    """What becomes of a client's first packet, and how often each backend is drawn. `client` None: this node, which has
+    the address itself: it may come where any of its addresses may."""
     claimants = [
         (it.created, key.namespace, key.name, it, port, external)
         for key, it in now.services.items()
@@ -42,9 +44,10 @@ def model(now: Snapshot, client: Address | None, to: Frontend) -> str | dict[Bac
     of_first = [claim for claim in claimants if claim[2] == first_name]
     port = max((claim[4] for claim in of_first), key=service.ports.index)
     external = to in named(service, port, True, now.node)
-    if to.address in service.balancer_ips and client is not None:
+    if to.address in service.balancer_ips:
         ranges = [cidr for cidr in service.source_ranges if len(cidr.first) == len(to.address)]
-        if ranges and not any(client in cidr for cidr in ranges):
+        comes_as = (client,) if client is not None else (to.address, *now.node.addresses)
+        if ranges and not any(address in cidr for cidr in ranges for address in comes_as):
             return DROPPED
     members = [
         (member, Backend(member.address, each.port))
@@ -95,9 +98,10 @@ def choose(members: list[tuple[Member, Backend]], now: Snapshot) -> set[Backend]
 def programmed(now: Snapshot, client: Address | None, to: Frontend) -> str | dict[Backend, int]:
     """What the maps and rules of nftables make of the same packet."""
     held = desired(now, None)["nftables"]
-    if client is not None and RestrictedKey(to) in held:
+    if RestrictedKey(to) in held:
+        source = client if client is not None else to.address
         ranges = [key.sources for key in held if isinstance(key, AllowedKey) and key.frontend == to]
-        if not any(client in cidr for cidr in ranges):
+        if not any(source in cidr for cidr in ranges):
             return DROPPED
     inside = client is None or any(client in block for node in now.nodes.values() for block in node.pod_cidrs)
     key = InternalKey(to) if inside and InternalKey(to) in held else to
@@ -162,3 +166,34 @@ def test_who_serves(members: str, zone: str, expected: str) -> None:
     found = programmed(now, None, Frontend(parse_address("10.96.0.1"), Protocol.TCP, 80))
     wanted = {Backend(addresses[name], 8080): 1 for name in expected.split()}
     assert found == (wanted or REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("family", "ranges", "expected"),
+    [
+        pytest.param(4, "", "", id="no ranges"),
+        pytest.param(4, "198.51.100.0/24", "198.51.100.0/24", id="without the node"),
+        pytest.param(4, "192.168.0.0/24", "192.168.0.0/24 203.0.113.80/32", id="with the node"),
+        pytest.param(4, "192.168.0.1/32 fd99::/64", "192.168.0.1/32 203.0.113.80/32", id="one address of the node"),
+        pytest.param(4, "203.0.113.0/24 192.168.0.1/32", "192.168.0.1/32 203.0.113.0/24", id="with the address too"),
+        pytest.param(4, "0.0.0.0/0", "0.0.0.0/0", id="everybody"),
+        pytest.param(4, "192.168.0.2/32", "192.168.0.2/32", id="another node only"),
+        pytest.param(6, "fd99::/64", "2001:db8::80/128 fd99::/64", id="IPv6 with the node"),
+        pytest.param(6, "fd98::/64 192.168.0.1/32", "fd98::/64", id="the node in the other family's only"),
+    ],
+)
+def test_who_may_come_where_this_node_may(family: int, ranges: str, expected: str) -> None:
+    to = Frontend(world.BALANCER[family == 6], Protocol.TCP, 80)
+    it = Service(
+        (world.ServicePort("", Protocol.TCP, 80),),
+        (parse_address("10.96.0.1"), parse_address("fd96::1")),
+        balancer_ips=world.BALANCER,
+        source_ranges=tuple(map(parse_prefix, ranges.split())),
+    )
+    key = world.ServiceKey("default", "web")
+    wanted = set(map(parse_prefix, expected.split()))
+    for changes in itertools.permutations(((key, it), (NodeKey("one"), world.NODES[0]))):
+        now, _ = fold(Snapshot(world.LOCAL, whole=True), world.e.KubeStateChange(changes))
+        assert set(allowed_sources(now, it, to)) == wanted
+        held = desired(now, None)["nftables"]
+        assert {k.sources for k in held if isinstance(k, AllowedKey) and k.frontend == to} == wanted

@@ -59,7 +59,9 @@ HOME = tuple(map(parse_address, ("192.168.0.1", "192.168.0.2", "fd99::1")))
 LOCAL = Local("one", 1500, (parse_prefix("10.96.0.0/16"),), addresses=frozenset(HOME[:1]))
 
 BALANCER = tuple(map(parse_address, ("203.0.113.80", "2001:db8::80")))
-SOURCES = tuple(map(parse_prefix, ("10.1.0.0/16", "10.1.1.0/24", "0.0.0.0/0", "fd01::/64")))
+SOURCES = tuple(
+    map(parse_prefix, ("10.1.0.0/16", "10.1.1.0/24", "0.0.0.0/0", "192.168.0.1/32", "fd01::/64", "fd99::/64"))
+)
 
 services = st.builds(
     Service,

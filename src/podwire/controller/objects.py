@@ -134,6 +134,8 @@ def _put_nodes(now: Snapshot, told: list[tuple[NodeKey, Node | None]]) -> tuple[
     for name in _concerned(now, moved, node_port_addresses(now) != node_port_addresses(old)):
         now, rivals = _claim(now, name, now.services[name], old)
         services |= rivals
+    if now.node.addresses != old.node.addresses:  # who may come from where this node may
+        services |= {name for name, it in now.services.items() if it.source_ranges and it.balancer_ips}
     if own_addresses(now) != own_addresses(old):
         keys.add(now.local.key)
     ranges = now.service_ranges != old.service_ranges

@@ -70,7 +70,7 @@ def explain_packet(now: Snapshot, source: Address | None, to: Frontend) -> Packe
         mine = serving(now, key)
         wanted = mine.get(InternalKey(to), mine[to]) if _in_cluster(now, client) else mine[to]
         state, pods = views.state_of(now, to, mine[to]), pods_of(now, key)
-        sources = allowed_sources(now.services[key], to)
+        sources = allowed_sources(now, now.services[key], to)
         banned = client is not None and sources != () and not any(client in cidr for cidr in sources)
         choices = () if banned else tuple(_choice(known, client, backend, pods) for backend in fitting(wanted))
         verdict, way = _balanced(to, wanted, len(choices)) if not banned else _banned(sources)

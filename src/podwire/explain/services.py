@@ -146,16 +146,16 @@ def _frontend(
         backends=shown(held),
         left_out=tuple(_left_out(now, key, port, frontend, frozenset(held), is_local(it, kind))),
         cluster=shown(fitting(inside)) if inside is not None else None,
-        rules=tuple(_rules(it, frontend, wanted)),
+        rules=tuple(_rules(now, it, frontend, wanted)),
     )
 
 
-def _rules(it: Service, frontend: Frontend, wanted: Serving) -> Iterator[str]:
+def _rules(now: Snapshot, it: Service, frontend: Frontend, wanted: Serving) -> Iterator[str]:
     if wanted.dropped:
         yield "this node has no backend of it, others have, and the traffic policy is Local: packets are dropped"
     if wanted.heavy:
         yield f"backends on this node get {wanted.weight} times as many connections"
-    sources = allowed_sources(it, frontend)
+    sources = allowed_sources(now, it, frontend)
     if sources:
         yield f"only for clients in {', '.join(str(cidr) for cidr in sources)}: packets of others are dropped"
 

@@ -73,18 +73,25 @@ def _of_service(now: Snapshot, key: ServiceKey, service: Service) -> dict[Any, A
     for frontend in mine:
         if service.affinity and (served[frontend].backends or InternalKey(frontend) in served):
             found[RememberKey(frontend)] = service.affinity
-        sources = allowed_sources(service, frontend)
+        sources = allowed_sources(now, service, frontend)
         if sources:
             found |= {RestrictedKey(frontend): True} | {AllowedKey(frontend, cidr): True for cidr in sources}
     return found
 
 
-def allowed_sources(service: Service, frontend: Frontend) -> tuple[Prefix, ...]:
+def allowed_sources(now: Snapshot, service: Service, frontend: Frontend) -> tuple[Prefix, ...]:
     """Who may use one of its frontends, nothing: everybody. It is for the load balancer's addresses only, and in a
-    family without ranges everybody may come, as with kube-proxy."""
+    family without ranges everybody may come, as with kube-proxy.
+
+    As there, too: where this node may come, so may what is sent from the address itself. A node that has the load
+    balancer's address on one of its interfaces reaches it from there.
+    """
     if frontend.address not in service.balancer_ips:
         return ()
-    return disjoint(cidr for cidr in service.source_ranges if cidr.family == frontend.family)
+    ranges = [cidr for cidr in service.source_ranges if cidr.family == frontend.family]
+    if any(address in cidr for cidr in ranges for address in now.node.addresses):
+        ranges.append(Prefix(frontend.address, frontend.family.bits))
+    return disjoint(ranges)
 
 
 def _pod_ranges(now: Snapshot) -> Iterable[Prefix]:
