@@ -8,10 +8,10 @@ from struct import pack
 import pytest
 
 from podwire.dataplane import netlink
-from podwire.dataplane.messages import Message, attr
-from podwire.dataplane.nftables import libnftables
-from podwire.dataplane.nftables.layout import layout
-from podwire.model.addresses import IPV6, parse_address, parse_prefix
+from podwire.dataplane.messages import Message, attr, nest
+from podwire.dataplane.nftables import libnftables, wire
+from podwire.dataplane.nftables.layout import TABLE, layout
+from podwire.model.addresses import FAMILIES, IPV4, IPV6, Family, parse_address, parse_prefix
 from podwire.model.objects import Node, ServiceKey
 from tests.kernel.hands import advertise_router, links_gone, send_as
 from tests.kernel.rig import NODE, Rig, ask, by_hand, dump, entered, in_space, respond, service, sh, silence
@@ -19,6 +19,7 @@ from tests.kernel.rig import NODE, Rig, ask, by_hand, dump, entered, in_space, r
 OBJECTS = service("web", 10, ("10.1.1.2", "10.1.1.3", "fd01::2", "fd01::3")) | service("empty", 12, ())
 LINK = "pw3a1773b046e7"
 """Of pod c: names are derived from the sandbox's."""
+CATCHES_ALL = 2  # NFT_SET_ELEM_CATCHALL
 
 
 OTHER_PRIORITY = (
@@ -474,3 +475,26 @@ async def test_an_address_that_a_pod_marks_as_ours_costs_only_that_pod(at_work: 
     assert any("1.2.3.4" in key for key in await at_work.drift())
     assert (await at_work.resync()).error is None
     assert await at_work.drift() == []
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+@pytest.mark.parametrize(
+    "name",
+    [line.split()[4] for line in layout(IPV4).splitlines() if line.startswith("add set") and "dynamic" not in line],
+)
+async def test_an_element_that_catches_all_is_seen_and_removed(at_work: Rig, name: str, family: Family) -> None:
+    """As a raw message: of some sets nft 1.0.6 can't add one."""
+    element = nest(1, attr(3, pack(">I", CATCHES_ALL)))
+    kernel = netlink.Socket(netlink.NETFILTER)
+    try:
+        body = wire.head(family) + wire.text(1, TABLE) + wire.text(2, name)
+        assert kernel.send(wire.batch([wire.message(body, [element], False)])) == {}
+    finally:
+        kernel.close()
+    assert [it for it in await at_work.drift() if name in it] != []
+    assert (await at_work.resync()).error is None
+    assert await at_work.drift() == []
+    for to in ("10.96.0.10", "fd00:96::a"):
+        assert ask(at_work.space("c"), to).split()[0] in {"a", "b"}
+    for to in ("10.1.1.2", "fd01::2"):
+        assert ask(at_work.space("c"), to, 8080).startswith("a ")

@@ -120,8 +120,8 @@ def keys(family: Family, dumped: Dumped) -> dict[Any, Any]:
         for element in elements(dumped.get(name, ())):
             key = read(family, element.key, element.until) if element.key is not None else None
             found[key if key is not None else AlienKey(family, name, element.raw)] = True
-    found |= _ranges(family, dumped.get("service_ranges", ()), ServiceRangeKey)
-    found |= _ranges(family, dumped.get("cluster", ()), ClusterRangeKey)
+    found |= _ranges(family, "service_ranges", dumped, ServiceRangeKey)
+    found |= _ranges(family, "cluster", dumped, ClusterRangeKey)
     found |= _remembered(family, dumped.get("remembered", ()))
     return found | _frontends(family, dumped)
 
@@ -153,12 +153,16 @@ def _allowed(family: Family, key: bytes, until: bytes) -> AllowedKey | None:
 
 
 def _ranges(
-    family: Family, bodies: Iterable[bytes], form: type[ServiceRangeKey] | type[ClusterRangeKey]
+    family: Family, name: str, dumped: Dumped, form: type[ServiceRangeKey] | type[ClusterRangeKey]
 ) -> dict[Any, bool]:
-    # Where one range ends another may start: ends first.
-    read = [(e.key, not e.flags & INTERVAL_END) for e in elements(bodies) if e.key is not None]
-    bounds = sorted((key, starts) for key, starts in read if len(key) == family.size)
     found: dict[Any, bool] = {}
+    bounds: list[tuple[bytes, bool]] = []
+    for element in elements(dumped.get(name, ())):
+        if element.key is None or len(element.key) != family.size:  # the one that catches all has no key
+            found[AlienKey(family, name, element.raw)] = True
+        else:
+            bounds.append((element.key, not element.flags & INTERVAL_END))
+    bounds.sort()  # where one range ends another may start: ends first
     first: bytes | None = None
     for key, starts in bounds:
         if first is not None and not starts:
