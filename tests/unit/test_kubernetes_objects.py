@@ -81,7 +81,7 @@ PORTS = (ServicePort("http", TCP, 80),)
             Service(PORTS, (FOUR, SIX)),
             id="clusterIPs, the first of which clusterIP repeats",
         ),
-        pytest.param({"clusterIP": "None", "ports": [HTTP]}, Service(PORTS), id="headless by clusterIP"),
+        pytest.param({"clusterIP": "None", "ports": [HTTP]}, Service(()), id="headless by clusterIP"),
         pytest.param(
             {"clusterIPs": ["None"], "externalIPs": ["10.0.0.2"]},
             Service(()),
@@ -135,6 +135,45 @@ def test_service(spec: Any, value: Service) -> None:
 def test_service_namespace_and_age() -> None:
     key, value, _ = translate(service({"ports": [HTTP]}, namespace="a", creationTimestamp="2024-05-01T12:00:00Z"))
     assert (key, value) == (ServiceKey("a", "web"), Service(PORTS, created="2024-05-01T12:00:00Z"))
+
+
+LEFT_OVER: dict[str, dict[str, Any]] = {
+    "node port": {"ports": [{**HTTP, "nodePort": 30080}]},
+    "ports without names": {"ports": [{"port": 80}, {"port": 81}]},
+    "one port twice": {"ports": [HTTP, {"name": "b", "port": 80}]},
+    "no ports": {"ports": []},
+    "protocol of another proxy": {"ports": [{**HTTP, "protocol": "QUIC"}]},
+    "external IP that nobody can have": {"ports": [HTTP], "externalIPs": ["127.0.0.1"]},
+    "external IP that is none": {"ports": [HTTP], "externalIPs": ["x"]},
+}
+UNSERVED: dict[str, tuple[dict[str, Any], Service | None]] = {
+    "ExternalName": (service({"type": "ExternalName", "externalName": "example.com"}), Service(())),
+    "ExternalName that was headless": (service({"type": "ExternalName", "clusterIP": "None"}), Service(())),
+    "headless": (service({"clusterIP": "None", "clusterIPs": ["None"]}), Service(())),
+    "another proxy's": (service({}, labels={"service.kubernetes.io/service-proxy-name": "other"}), None),
+    "headless by label": (service({}, labels={"service.kubernetes.io/headless": ""}), None),
+}
+
+
+@pytest.mark.parametrize("left_over", LEFT_OVER)
+@pytest.mark.parametrize("kind", UNSERVED)
+def test_what_no_proxy_serves_is_read_whatever_stands_in_what_would_be_served(kind: str, left_over: str) -> None:
+    thing, value = UNSERVED[kind]
+    left_out: list[Invalid] = []
+    changed = {**thing, "spec": {**LEFT_OVER[left_over], **thing["spec"]}}
+    assert translate(changed, left_out)[:2] == (ServiceKey("default", "web"), value)
+    assert translate(changed) == translate(thing)
+    assert not left_out
+
+
+@pytest.mark.parametrize(
+    "labels", [{}, {**OWNED, "service.kubernetes.io/service-proxy-name": "other"}], ids=["nobody's", "another proxy's"]
+)
+def test_a_slice_for_no_service_of_ours_is_ignored_whatever_it_lists(labels: dict[str, str]) -> None:
+    left_out: list[Invalid] = []
+    endpoints = [{"addresses": [text]} for text in ("x", "127.0.0.1", "fd00::1")]
+    assert translate(slice_(endpoints, [HTTP, HTTP], labels=labels), left_out).value is None
+    assert not left_out
 
 
 @pytest.mark.parametrize("label", ["service-proxy-name", "headless"])

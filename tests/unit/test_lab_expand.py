@@ -387,6 +387,17 @@ def test_other_kinds_are_listed_and_nothing_else() -> None:
             id="a node port",
         ),
         pytest.param(
+            service("web", "clusterIP: None", ports="[{port: 80, protocol: QUIC}]"),
+            "1.yaml: document 1, line 4: Service/default/web: spec.ports[0].protocol: expected TCP, UDP or SCTP, not "
+            "'QUIC'",
+            id="a protocol of a headless Service, that no agent reads",
+        ),
+        pytest.param(
+            service("web", "type: ExternalName, externalName: a.example, externalIPs: [192.0.2.1, x]"),
+            "1.yaml: document 1, line 4: Service/default/web: spec.externalIPs[1]: expected an IP address, not 'x'",
+            id="an external IP of an ExternalName, that no agent reads",
+        ),
+        pytest.param(
             together([service("web"), service("web")]),
             "1.yaml: document 2, line 8: Service/default/web: metadata.name: is there twice; the other is at 1.yaml: "
             "document 1, line 1",

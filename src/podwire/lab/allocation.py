@@ -11,9 +11,9 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from podwire.lab.forms import ServiceSpec, protocol
-from podwire.model.addresses import FAMILIES, Address, Family, Prefix, family_of, parse_address, show_address
+from podwire.model.addresses import FAMILIES, Address, Family, Prefix, family_of, show_address
 from podwire.model.objects import Protocol, ServiceKey
-from podwire.sources.fields import Invalid
+from podwire.sources.fields import Invalid, read_address
 
 NODE_PORTS = range(30000, 32768)
 _PORTS_BY_HAND = 86
@@ -199,9 +199,9 @@ def _given(spec: ServiceSpec) -> list[Address]:
         raise Invalid("spec.clusterIPs", f"expected clusterIP {single} as its first")
     field = "clusterIPs" if several else "clusterIP"
     try:
-        return [parse_address(text) for text in several or [single or ""] if text and text != HEADLESS]
-    except ValueError as error:
-        raise Invalid(f"spec.{field}", f"{error}; expected an address or {HEADLESS!r}") from None
+        return [read_address(text) for text in several or [single or ""] if text and text != HEADLESS]
+    except Invalid as error:
+        raise Invalid(f"spec.{field}", f"{error.message} ({HEADLESS}: headless)") from None
 
 
 def _family(name: object, position: int) -> Family:

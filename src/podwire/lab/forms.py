@@ -118,6 +118,7 @@ class ServiceSpec(Form, frozen=True):
     ip_families: list[str] | None = None
     cluster_ip: str | None = field(default=None, name="clusterIP")
     cluster_ips: list[str] | None = field(default=None, name="clusterIPs")
+    external_ips: list[str] | None = field(default=None, name="externalIPs")
     external_traffic_policy: str | None = None
     allocate_load_balancer_node_ports: bool | None = None
     health_check_node_port: int | None = None

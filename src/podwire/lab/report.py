@@ -10,6 +10,7 @@ from podwire.lab.expand import Plan, PlannedService
 from podwire.lab.kubelet import LivePod
 from podwire.lab.layout import Lab
 from podwire.lab.machines import Machines
+from podwire.lab.services import external_ips
 from podwire.lab.slices import selected_by
 from podwire.lab.topology import pod_space, station_space
 from podwire.lab.workloads import PlannedPod
@@ -99,7 +100,7 @@ def _service(
         type=spec["type"],
         families=tuple(spec.get("ipFamilies") or ()),
         cluster_ips=tuple(spec.get("clusterIPs") or ()),
-        external_ips=tuple(spec.get("externalIPs") or ()),
+        external_ips=tuple(map(show_address, external_ips(service.form))),
         ports=tuple(ports),
         backends=tuple(sorted(f"{key.namespace}/{key.name}" for key in serving)),
     )

@@ -8,10 +8,10 @@ from copy import deepcopy
 from typing import Any
 
 from podwire.lab.allocation import HEADLESS, SINGLE, Held, PortKey, families_of
-from podwire.lab.forms import Fields, Service, port, read
-from podwire.model.addresses import show_address
+from podwire.lab.forms import Fields, Service, port, protocol, read
+from podwire.model.addresses import Address, show_address
 from podwire.model.objects import Protocol, ServiceKey
-from podwire.sources.fields import Invalid
+from podwire.sources.fields import Invalid, read_address, read_each
 from podwire.sources.kubernetes import translate
 
 _HOST = re.compile(r"(?=.{1,253}\.?$)[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*\.?")
@@ -24,10 +24,17 @@ def read_service(data: Fields) -> Service:
     translate(dict(data))
     if service.spec.type == "ExternalName" and not _HOST.fullmatch(service.spec.external_name or ""):
         raise Invalid("spec.externalName", f"expected a DNS name, not {service.spec.external_name!r}")
-    for position, one in enumerate(service.spec.ports or ()):
+    external_ips(service)
+    for position, one in enumerate(service.spec.ports or ()):  # an agent reads none of a Service that no proxy serves
+        protocol(one.protocol, f"spec.ports[{position}].protocol")
         if isinstance(one.target_port, int):
             port(one.target_port, f"spec.ports[{position}].targetPort")
     return service
+
+
+def external_ips(service: Service) -> list[Address]:
+    """Raises Invalid."""
+    return read_each("spec.externalIPs", service.spec.external_ips, read_address)
 
 
 def complete(data: Fields, service: Service, key: ServiceKey, held: Held, created: str) -> dict[str, Any]:

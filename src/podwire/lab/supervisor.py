@@ -17,13 +17,14 @@ from podwire.lab.names import zone
 from podwire.lab.process import ProgramError
 from podwire.lab.publish import Published, publish, publish_resolver
 from podwire.lab.report import report
+from podwire.lab.services import external_ips
 from podwire.lab.settle import await_routes, await_settled
 from podwire.lab.slices import Listen, RunningPod, listens_on
 from podwire.lab.system import DNS_SERVICE, SYSTEM
 from podwire.lab.userfiles import read_directory
 from podwire.lab.views import LabView
 from podwire.lab.workloads import PlannedPod
-from podwire.model.addresses import Address, parse_address
+from podwire.model.addresses import Address
 from podwire.model.objects import PodKey, ServiceKey
 
 _AT_ONCE = 8
@@ -224,9 +225,7 @@ class Supervisor:
         await kubelet.finish(self.lab, self.pods.pop(key))
 
     def _external_ips(self) -> list[Address]:
-        return [
-            parse_address(ip) for it in self._plan.services.values() for ip in it.object["spec"].get("externalIPs", ())
-        ]
+        return [address for it in self._plan.services.values() for address in external_ips(it.form)]
 
     def _ports(self, pod: PlannedPod) -> frozenset[Listen]:
         forms = {key: service.form for key, service in self._plan.services.items()}

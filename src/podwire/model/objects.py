@@ -116,7 +116,7 @@ class ServicePort(Value, frozen=True):
 
 
 class Service(Value, frozen=True):
-    """A Service that has addresses of its own; a headless or ExternalName one has no `cluster_ips`.
+    """A Service that has addresses of its own; a headless or ExternalName one has none, nor ports.
 
     `created` is the object's creationTimestamp (RFC 3339, so text order is time order): of two Services that claim
     one frontend the older has it. `balancer_ips`: those of status.loadBalancer.ingress that packets reach as they are

@@ -178,17 +178,17 @@ _HEADLESS = "None"
 def _service(thing: Service, left_out: list[Invalid] | None) -> Translated:
     """The rules: Kubernetes API, ServiceSpec."""
     key, spec = key_of(thing), thing.spec
+    if reason := _not_ours(thing.metadata.labels):
+        return Translated(key, None, reason)
     kind = spec.type or "ClusterIP"
     if kind not in _SERVICE_TYPES:
         raise Invalid("spec.type", f"expected one of {', '.join(_SERVICE_TYPES)}, not {shown(kind)}")
     created = read_time(thing.metadata.creation_timestamp, "metadata.creationTimestamp")
+    if kind == "ExternalName" or _cluster_ips(spec) == [_HEADLESS]:
+        # No proxy serves it, whatever else it says: ports and addresses of what it was before may still stand there.
+        return Translated(key, objects.Service((), created=created))
     ports = _service_ports(spec.ports or [], kind)
     external_ips = tuple(sorted(set(read_each("spec.externalIPs", spec.external_ips, read_unicast, left_out))))
-    if (reason := _not_ours(thing.metadata.labels)) or kind == "ExternalName":
-        return Translated(key, None, reason) if reason else Translated(key, objects.Service((), created=created))
-    if (spec.cluster_ips or ([spec.cluster_ip] if spec.cluster_ip else [])) == [_HEADLESS]:
-        # No proxy serves a headless Service, whatever other addresses it lists.
-        return Translated(key, objects.Service(ports, created=created))
     single, several = ("spec.clusterIP", spec.cluster_ip), ("spec.clusterIPs", spec.cluster_ips)
     cluster_ips = read_either(single, several, read_unicast, left_out)
     check_one_per_family("spec.clusterIPs", cluster_ips)
@@ -214,6 +214,10 @@ def _service(thing: Service, left_out: list[Invalid] | None) -> Translated:
         health_port=health_port if balanced and external_local else 0,
     )
     return Translated(key, it)
+
+
+def _cluster_ips(spec: ServiceSpec) -> list[str]:
+    return spec.cluster_ips or ([spec.cluster_ip] if spec.cluster_ip else [])
 
 
 _POLICIES = ("Cluster", "Local")
@@ -290,13 +294,13 @@ def _slice(thing: EndpointSlice, left_out: list[Invalid] | None) -> Translated:
     family = _FAMILY.get(thing.address_type)
     if family is None:
         raise Invalid("addressType", f"expected IPv4, IPv6 or FQDN, not {shown(thing.address_type)}")
-    ports = _backend_ports(thing.ports)
-    read = partial(_member, partial(read_unicast, family=family), namespace)
-    members = read_each("endpoints", thing.endpoints, read, left_out)
     if labels is None or not labels.service:
         return Translated(key, None, "it belongs to no Service (label kubernetes.io/service-name)")
     if reason := _not_ours(labels):
         return Translated(key, None, reason)
+    ports = _backend_ports(thing.ports)
+    read = partial(_member, partial(read_unicast, family=family), namespace)
+    members = read_each("endpoints", thing.endpoints, read, left_out)
     service = ServiceKey(namespace, intern(labels.service))
     return Translated(key, objects.BackendSlice(service, ports, _ordered(members)))
 
