@@ -38,6 +38,7 @@ from podwire.dataplane.linux.mtu import default_route_mtu
 from podwire.dataplane.nftables.clients import Clients
 from podwire.dataplane.nftables.counting import Counting
 from podwire.dataplane.nftables.driver import NFTables
+from podwire.dataplane.nftables.layout import CAPACITY
 from podwire.dataplane.reconciler import Reconciler
 from podwire.healthserver import HealthServer
 from podwire.model.objects import Attachment, AttachmentKey, NodeKey, Object, ObjectKey
@@ -101,7 +102,13 @@ class Agent:
         mtu = config.mtu if config.mtu is not None else default_route_mtu() or self.store.pod_mtu()
         self.addresses, weight = NodeAddresses(), config.service_local_backend_weight
         local = Local(
-            config.node_name, mtu, config.service_cidrs, weight, self.addresses.now, config.node_port_addresses
+            config.node_name,
+            mtu,
+            config.service_cidrs,
+            weight,
+            self.addresses.now,
+            config.node_port_addresses,
+            CAPACITY,
         )
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
         self.controller.readers = readers

@@ -8,17 +8,29 @@ from collections.abc import Iterator
 from immutables import Map
 
 from podwire.dataplane.nftables.layout import MOST_BACKENDS
-from podwire.model.addresses import Address, overlap, show_address
+from podwire.model.addresses import Address, Family, overlap, show_address
 from podwire.model.network import InternalKey, Slots
-from podwire.model.objects import NodeKey
+from podwire.model.objects import NodeKey, ServiceKey
 from podwire.model.snapshot import Snapshot
 from podwire.nodes.routes import ways
 from podwire.services.frontends import owner, serving
+from podwire.services.room import lack
 
 
 def findings(now: Snapshot) -> tuple[str, ...]:
     return tuple(
-        sorted({*now.unfit_ranges, *_neighbours(now), *_claims(now), *_strangers(now), *_services(now), *_cut(now)})
+        sorted(
+            {
+                *now.unfit_ranges,
+                *_neighbours(now),
+                *_claims(now),
+                *_strangers(now),
+                *_services(now),
+                *_cut(now),
+                *_left_out(now),
+                *_refused(now),
+            }
+        )
     )
 
 
@@ -80,6 +92,24 @@ def _cut(now: Snapshot) -> Iterator[str]:
         if wanted is not None and len(wanted.backends) > MOST_BACKENDS:
             cut = f"{len(wanted.backends)} backends, of which {MOST_BACKENDS} are in force: no frontend can have more"
             yield f"{service}: {frontend} has {cut}"
+
+
+def _left_out(now: Snapshot) -> Iterator[str]:
+    for key, families in now.room.left_out.items():
+        for family in families:
+            yield f"{key}: {no_room(now, key, family)}"
+
+
+def no_room(now: Snapshot, key: ServiceKey, family: Family) -> str:
+    """Why a Service is not served in a family for which it was left out."""
+    short = lack(now, key, family)
+    return f"there is no room for it in {family}: nftables holds at most {short.most} {short.unit}, the oldest first"
+
+
+def _refused(now: Snapshot) -> Iterator[str]:
+    """What the kernel has refused, though it should have had room: somebody else's elements take it up."""
+    for key in now.waiting.get("nftables", ()):
+        yield f"{key}: there is no room for it in nftables: its map is full"
 
 
 def _services(now: Snapshot) -> Iterator[str]:

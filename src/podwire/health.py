@@ -62,7 +62,7 @@ def programmed(now: Snapshot, key: ServiceKey, family: Family) -> bool:
 
 
 def _held(now: Snapshot, frontend: Frontend, wanted: Serving) -> bool:
-    return views.state_of(now, frontend, wanted) not in (views.FrontendState.PENDING, views.FrontendState.FAILED)
+    return views.state_of(now, frontend, wanted) not in _LACKS
 
 
 def in_words(now: Snapshot, key: ServiceKey) -> tuple[str, ...]:
@@ -92,6 +92,7 @@ def _verdict(now: Snapshot, key: ServiceKey, place: Place) -> str:
     return f"answers {status}, {ready}{waiting}"
 
 
+_LACKS = {views.FrontendState.PENDING, views.FrontendState.FAILED, views.FrontendState.NO_ROOM}
 _NAME = "health check node port"
 NOBODY_READY = "no ready backend on this node"
 

@@ -23,6 +23,7 @@ from podwire.model.objects import Attachment, AttachmentKey, ServiceKey
 from podwire.model.snapshot import UNKNOWN, Snapshot
 from podwire.pods.wiring import interface_name, wiring
 from podwire.services.frontends import claimed, frontends, owner
+from podwire.services.room import lacking
 
 # --- status ------------------------------------------------------------------------------------
 
@@ -117,6 +118,8 @@ class FrontendState(Enum):
     """The data plane does not hold it, or not yet as it should be."""
     FAILED = "failed"
     """The last change failed: what the data plane holds is unknown until it is read again."""
+    NO_ROOM = "no room"
+    """The data plane is full: there is nothing of it there, or not all."""
 
 
 class BackendView(Struct, frozen=True):
@@ -191,7 +194,15 @@ def _frontend(now: Snapshot, frontend: Frontend, wanted: Serving) -> FrontendVie
 
 
 def state_of(now: Snapshot, frontend: Frontend, wanted: Serving) -> FrontendState:
-    return frontend_state(wanted, _reported(now, "nftables").get(frontend))
+    state = frontend_state(wanted, _reported(now, "nftables").get(frontend))
+    return FrontendState.NO_ROOM if state is FrontendState.PENDING and _lacks_room(now, frontend) else state
+
+
+def _lacks_room(now: Snapshot, frontend: Frontend) -> bool:
+    """It was left out, or else the kernel would not have it."""
+    if frontend in now.waiting.get("nftables", ()):
+        return True
+    return frontend in now.claims and frontend.family in lacking(now, owner(now, frontend))
 
 
 def frontend_state(wanted: Serving, held: Any) -> FrontendState:

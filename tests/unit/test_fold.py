@@ -25,6 +25,7 @@ from podwire.model.objects import (
     ServiceKey,
     ServicePort,
 )
+from podwire.model.room import Capacity
 from podwire.model.snapshot import EVERYTHING, Snapshot, Touched
 from podwire.services.frontends import frontends
 from tests.unit import world
@@ -58,9 +59,12 @@ anything = world.kube_changes | world.pod_events | world.address_events
 
 
 @settings(max_examples=200)
-@given(st.lists(anything, max_size=15), anything)
-def test_deciding_for_what_was_touched_is_as_good_as_deciding_for_all(way: list[e.Event], event: e.Event) -> None:
+@given(st.lists(anything, max_size=15), anything, st.none() | world.capacities)
+def test_deciding_for_what_was_touched_is_as_good_as_deciding_for_all(
+    way: list[e.Event], event: e.Event, capacity: Capacity | None
+) -> None:
     now = world.start()
+    now = replace(now, local=replace(now.local, capacity=capacity))
     for earlier in (*way, event):
         before = now
         try:

@@ -34,6 +34,7 @@ from podwire.model.objects import (
     ServicePort,
     SliceKey,
 )
+from podwire.model.room import Capacity
 from podwire.model.snapshot import Local, Snapshot
 from podwire.nodes import own, routes
 from podwire.pods import wiring
@@ -63,6 +64,9 @@ SOURCES = tuple(
     map(parse_prefix, ("10.1.0.0/16", "10.1.1.0/24", "0.0.0.0/0", "192.168.0.1/32", "fd01::/64", "fd99::/64"))
 )
 
+capacities = st.builds(
+    Capacity, st.tuples(st.integers(0, 8), st.integers(0, 12), st.integers(0, 4)), st.sampled_from((2, 8192))
+)
 services = st.builds(
     Service,
     ports=st.lists(

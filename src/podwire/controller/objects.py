@@ -1,7 +1,8 @@
 """The fold of the cluster's objects, and which Services, nodes and ranges it concerns. Pure.
 
 Invariants: every index is kept by the one function that changes what it indexes. What is touched includes the objects
-that gain or lose by the change (the other claimants of a frontend, whoever named an address that is a node's now).
+that gain or lose by the change (the other claimants of a frontend, whoever named an address that is a node's now, who
+gets room in the data plane or loses it).
 """
 
 from collections.abc import Iterable
@@ -28,10 +29,12 @@ from podwire.model.objects import (
     ServiceKey,
     SliceKey,
 )
+from podwire.model.room import Room
 from podwire.model.snapshot import Snapshot, Touched
 from podwire.nodes.own import own_addresses
 from podwire.services.backends import zone_of
 from podwire.services.frontends import Claim, addresses_of, claims_of, misplaced, node_port_addresses
+from podwire.services.room import shared_out
 
 NOTHING = Touched()
 NO_CLAIMS: frozenset[Claim] = frozenset()
@@ -53,7 +56,8 @@ def changed(now: Snapshot, changes: Iterable[tuple[ObjectKey, Object | None]]) -
             now, more = _put(now, key, value)
             services |= more.services
             ranges |= more.ranges
-    return now, Touched(frozenset(services), touched.attachments, touched.nodes, ranges)
+    now, moved = shared_out(now, services)
+    return now, Touched(frozenset(services | moved), touched.attachments, touched.nodes, ranges)
 
 
 def rehomed(before: Snapshot, now: Snapshot) -> Touched:
@@ -80,6 +84,7 @@ def listed(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapsh
         misplaced=Map(),
         affinities=Map(),
         health_ports=Map(),
+        room=Room(),
     )
     return changed(empty, objects)[0]
 
@@ -150,7 +155,8 @@ def addressed(old: Snapshot, addresses: frozenset[Address]) -> tuple[Snapshot, T
     for name in _concerned(now, set(), node_port_addresses(now) != node_port_addresses(old)):
         now, rivals = _claim(now, name, now.services[name], old)
         touched |= rivals
-    return now, replace(rehomed(old, now), services=frozenset(touched))
+    now, moved = shared_out(now, touched)
+    return now, replace(rehomed(old, now), services=frozenset(touched | moved))
 
 
 def _crowded(now: Snapshot, key: NodeKey, node: Node) -> Map[Prefix, frozenset[NodeKey]]:

@@ -12,12 +12,14 @@ from msgspec import Struct
 from podwire import views
 from podwire.explain.places import Places, is_own, node_of, own, own_source, places, where
 from podwire.explain.services import LIMITS, fitting, pods_of, show, show_frontend
+from podwire.findings import no_room
 from podwire.model.addresses import Address, Family, Prefix, family_of, parse_address, parse_host_port, show_address
 from podwire.model.network import Backend, Frontend, InternalKey, Serving
 from podwire.model.objects import AttachmentKey, PodKey, Protocol
 from podwire.model.snapshot import Snapshot
 from podwire.nodes.routes import gateway_to
 from podwire.services.frontends import allowed_sources, owner, serving
+from podwire.services.room import lacking
 
 NODE = "node"
 """In place of a source: the node itself."""
@@ -65,8 +67,9 @@ def explain_packet(now: Snapshot, source: Address | None, to: Frontend) -> Packe
     client = source if source is not None else own_source(now, to.address)
     told = where(known, source) if source is not None else "this node itself"
     shown = show_address(client) if client is not None else None
-    if to in now.claims:
-        key = owner(now, to)
+    key = owner(now, to) if to in now.claims else None
+    full = no_room(now, key, to.family) if key is not None and to.family in lacking(now, key) else ""
+    if key is not None and not full:
         mine = serving(now, key)
         wanted = mine.get(InternalKey(to), mine[to]) if _in_cluster(now, client) else mine[to]
         state, pods = views.state_of(now, to, mine[to]), pods_of(now, key)
@@ -77,11 +80,14 @@ def explain_packet(now: Snapshot, source: Address | None, to: Frontend) -> Packe
         notes = tuple(_notes(known, client, state))
         return PacketWhy(shown, told, show_frontend(to), verdict, show(key), state, way, choices, notes)
     if only_services(now, to.address) or (_is_elsewhere(now, client) and is_external_ip(now, to.address)):
-        way = f"no Service has this port and protocol of the address, which is only Services'; {_refusal(to.protocol)}"
+        nobody = full or "no Service has this port and protocol of the address, which is only Services'"
+        way = f"{nobody}; {_refusal(to.protocol)}"
         verdict = Verdict.REFUSED
     else:
         way, verdict = where(known, to.address), Verdict.PASSED_ON
-    return PacketWhy(shown, told, show_frontend(to), verdict, None, None, way, (), ())
+        way = f"{full}; it goes to {way}" if full else way
+    held = views.FrontendState.NO_ROOM if full else None
+    return PacketWhy(shown, told, show_frontend(to), verdict, show(key) if full and key else None, held, way, (), ())
 
 
 def _balanced(to: Frontend, wanted: Serving, choices: int) -> tuple[Verdict, str]:

@@ -12,7 +12,7 @@ from podwire import health, views
 from podwire.dataplane.nftables.layout import CLASSES
 from podwire.dataplane.nftables.slots import slots
 from podwire.explain.places import Places, places, where
-from podwire.findings import misplaced
+from podwire.findings import misplaced, no_room
 from podwire.model.addresses import FAMILIES, Address, family_of, show_address, show_host_port
 from podwire.model.network import Backend, Frontend, InternalKey, Serving
 from podwire.model.objects import BackendSlice, Member, PodKey, Service, ServiceKey, ServicePort, SliceKey
@@ -28,10 +28,12 @@ from podwire.services.frontends import (
     owner,
     serving,
 )
+from podwire.services.room import lacking
 
 LIMITS = {
     views.FrontendState.PENDING: "nftables does not hold all of this yet: until then it is as it was before",
     views.FrontendState.FAILED: "the last change of nftables failed (see podwire history): it is read again soon",
+    views.FrontendState.NO_ROOM: "nftables has no room for all of this: see podwire status",
 }
 """What a frontend's state means for all that is said of it."""
 TOO_MANY = f"beyond the {CLASSES[-1]} backends that a frontend can have"
@@ -209,6 +211,7 @@ def _only_slices(now: Snapshot, key: ServiceKey) -> str:
 
 def _notes(now: Snapshot, key: ServiceKey, it: Service) -> Iterator[str]:
     yield from sorted(misplaced(now, address) for address in now.misplaced.get(key, ()))
+    yield from (no_room(now, key, family) for family in sorted(lacking(now, key)))
     if not it.cluster_ips:
         yield "it has no cluster IP (headless or ExternalName): there is nothing to program, DNS answers for it"
     elif not it.ports:

@@ -31,6 +31,7 @@ from podwire.model.objects import (
     SliceKey,
     Value,
 )
+from podwire.model.room import Capacity, Room
 
 
 class Local(Value, frozen=True):
@@ -38,7 +39,8 @@ class Local(Value, frozen=True):
     `service_cidrs` are beside those of the ServiceCIDR objects (`Snapshot.service_ranges`). A backend on this node
     gets `local_weight` times as many of this node's connections as one elsewhere. `addresses` are those that the node's
     kernel has, but for the ones of its blocks. `node_ports`: in which ranges one of these has node ports;
-    None: the node's first InternalIP of each family has."""
+    None: the node's first InternalIP of each family has. `capacity`: of the data plane for Services; None: it has no
+    end."""
 
     name: str
     mtu: int = 0
@@ -46,6 +48,7 @@ class Local(Value, frozen=True):
     local_weight: int = 1
     addresses: frozenset[Address] = frozenset()
     node_ports: tuple[Prefix, ...] | None = None
+    capacity: Capacity | None = None
 
     @property
     def key(self) -> NodeKey:
@@ -107,6 +110,9 @@ class Snapshot(Struct, frozen=True):
 
     health_ports: Map[int, frozenset[ServiceKey]] = Map()
     """By health check node port: the Services that name it."""
+
+    room: Room = Room()
+    """For which Services the data plane has room."""
 
     ledger: Map[Address | int, AttachmentKey] = Map()
     """Pod addresses and interface indexes in use."""

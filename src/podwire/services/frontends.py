@@ -3,7 +3,8 @@
 Invariants: a frontend has one owner, the oldest Service that claims it (creation time, then name); the others are told
 so by `explain`. A Service's frontends exist with or without backends: without, they are refused, or dropped where the
 traffic policy leaves them to other nodes. Pods of all nodes, and this node itself, find all backends whatever
-externalTrafficPolicy says; to this node another one comes from outside.
+externalTrafficPolicy says; to this node another one comes from outside. For whom the data plane has no room
+(`room.py`) nothing is programmed in that family but what refuses.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,7 +12,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from podwire.model.addresses import FAMILIES, Address, Prefix, disjoint
+from podwire.model.addresses import FAMILIES, Address, Family, Prefix, disjoint, family_of
 from podwire.model.homes import Homes
 from podwire.model.network import (
     AffinityKey,
@@ -61,7 +62,12 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
 
 
 def _of_service(now: Snapshot, key: ServiceKey, service: Service) -> dict[Any, Any]:
-    served = serving(now, key)
+    lacks_room = now.room.left_out.get(key, NO_FAMILIES)
+    served = {
+        name: value
+        for name, value in serving(now, key).items()
+        if not lacks_room or family_of(name.address) not in lacks_room
+    }
     mine = [frontend for frontend in served if isinstance(frontend, Frontend)]
     found: dict[Any, Any] = {**served}
     lacks = now.misplaced.get(key, frozenset())
@@ -134,6 +140,7 @@ def _served(now: Snapshot, service: Service, pool: Pool, local: bool) -> Serving
 
 
 NO_BACKENDS: frozenset[Backend] = frozenset()
+NO_FAMILIES: frozenset[Family] = frozenset()
 
 
 def claimed(now: Snapshot, key: ServiceKey) -> frozenset[Frontend]:

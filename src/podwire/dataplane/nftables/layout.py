@@ -28,6 +28,7 @@ empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that n
 """
 
 from podwire.model.addresses import IPV4, Family
+from podwire.model.room import Capacity
 
 TABLE = "podwire"
 CLASSES = tuple(1 << n for n in range(14))
@@ -38,6 +39,10 @@ DRAWS = 6
 SLOTS = 1 << 18
 """Of all frontends of a family together. For each rule that names a map the kernel walks through all its buckets: with
 a million of them the rules of the classes would take a second."""
+FRONTENDS = 1 << 17
+REMEMBERING = 1 << 16
+"""Of a family: all frontends, and those that remember their clients."""
+CAPACITY = Capacity((FRONTENDS, SLOTS, REMEMBERING), MOST_BACKENDS)
 INTERNAL = 1 << 16
 """The number of the first slot of a list for clients in the cluster."""
 PROTOCOLS = ("tcp", "udp", "sctp")
@@ -103,21 +108,21 @@ def _maps(family: Family) -> list[str]:
     slot = f"{ip} daddr . meta l4proto . th dport . numgen random mod 2"
     pair = f"{kind} . inet_proto . inet_service . {kind} . inet_service"  # a frontend and one of its backends
     return [
-        f"add map {where} svc {{ type {kind} . inet_proto . inet_service : verdict; size 131072; }}",
-        f"add map {where} svc_internal {{ type {kind} . inet_proto . inet_service : verdict; size 131072; }}",
-        f"add map {where} drawn {{ type {kind} . inet_proto . inet_service : verdict; size 65536; }}",
-        f"add map {where} drawn_internal {{ type {kind} . inet_proto . inet_service : verdict; size 65536; }}",
-        f"add map {where} remembered {{ type {kind} . inet_proto . inet_service : verdict; size 65536; }}",
+        f"add map {where} svc {{ type {kind} . inet_proto . inet_service : verdict; size {FRONTENDS}; }}",
+        f"add map {where} svc_internal {{ type {kind} . inet_proto . inet_service : verdict; size {FRONTENDS}; }}",
+        f"add map {where} drawn {{ type {kind} . inet_proto . inet_service : verdict; size {REMEMBERING}; }}",
+        f"add map {where} drawn_internal {{ type {kind} . inet_proto . inet_service : verdict; size {REMEMBERING}; }}",
+        f"add map {where} remembered {{ type {kind} . inet_proto . inet_service : verdict; size {REMEMBERING}; }}",
         f"add set {where} serving {{ type {pair}; }}",
         f"add set {where} serving_internal {{ type {pair}; }}",
         f"add map {where} eps {{ typeof {slot} : {ip} daddr . th dport; size {SLOTS}; }}",
-        f"add set {where} refused {{ type {kind} . inet_proto . inet_service; size 131072; }}",
-        f"add set {where} dropped {{ type {kind} . inet_proto . inet_service; size 131072; }}",
-        f"add set {where} restricted {{ type {kind} . inet_proto . inet_service; size 131072; }}",
+        f"add set {where} refused {{ type {kind} . inet_proto . inet_service; size {FRONTENDS}; }}",
+        f"add set {where} dropped {{ type {kind} . inet_proto . inet_service; size {FRONTENDS}; }}",
+        f"add set {where} restricted {{ type {kind} . inet_proto . inet_service; size {FRONTENDS}; }}",
         f"add set {where} allowed {{ type {kind} . inet_proto . inet_service . {kind}; flags interval; }}",
         f"add set {where} cluster {{ type {kind}; flags interval; }}",
         f"add set {where} service_ranges {{ type {kind}; flags interval; }}",
-        f"add set {where} external {{ type {kind} . inet_proto . inet_service; size 131072; }}",
+        f"add set {where} external {{ type {kind} . inet_proto . inet_service; size {FRONTENDS}; }}",
         f"add set {where} external_ips {{ type {kind}; size 65536; }}",
         f"add set {where} pods {{ type {kind} . {kind}; size 65536; }}",
         *_counters(where, kind),
