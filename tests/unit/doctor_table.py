@@ -41,6 +41,8 @@ TABLE: list[tuple[str, str, State, str, str, dict[str, Any]]] = [
      {"kernel__release": "4.19.0-26", "kernel__trial": trial(marks=("IPv4 addresses",))}),
     ("old but able", "kernel-release", NOTE, "older than 5.18, but has what Podwire needs: tried", "",
      {"kernel__release": "5.14.0-503.el9"}),
+    ("before 6.17", "kernel-release", OK, "so Podwire's rules look twice", "", {"kernel__release": "6.16.9"}),
+    ("6.17", "kernel-release", OK, "Linux 6.17.0-5", "", {"kernel__release": "6.17.0-5"}),
     ("strange", "kernel-release", NOTE, "release 'x' is not understood", "", {"kernel__release": "x"}),
     ("lost", "kernel-marks", WRONG, "loses Podwire's marks on IPv4 addresses", "5.18",
      {"kernel__trial__marks": ("IPv4 addresses",)}),

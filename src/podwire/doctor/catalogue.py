@@ -30,8 +30,10 @@ CHECKS = (
         "The kernel",
         "kernel-release",
         "The kernel's release: 5.0 for marks on neighbours, 5.5 for second names of links, 5.10 for comments on "
-        "nftables chains, 5.18 for marks on addresses.",
-        "a restarted agent recognises its own objects by marks that older kernels don't keep",
+        "nftables chains, 5.18 for marks on addresses; and 6.17, since when no lookup misses what a commit replaces.",
+        "a restarted agent recognises its own objects by marks that older kernels don't keep; before 6.17 (or a "
+        "distribution's kernel with its mending, b2f742c846ca) a new connection is refused where two lookups in a row "
+        "each meet a commit that replaces what they look for",
         kernel.release,
     ),
     Check(

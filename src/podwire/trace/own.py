@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from podwire.dataplane.messages import attrs, text
 from podwire.dataplane.nftables.affinity import seconds_of
-from podwire.dataplane.nftables.layout import PROTOCOLS, hook_of, keyword, rules_of
+from podwire.dataplane.nftables.layout import LOOKS, PROTOCOLS, hook_of, keyword, rules_of
 from podwire.dataplane.nftables.wire import table
 from podwire.model.addresses import Family
 from podwire.trace.texts import NOTHING, Listing
@@ -47,5 +47,5 @@ def _remembering(family: Family, chain: str) -> list[str]:
             for p in PROTOCOLS
         ]
         forget = f"delete @affinity{seconds} {{ {ip} saddr . {frontend} . th dport : {ip} daddr . th dport }}"
-        return [*known, forget, f"{frontend} . th dport vmap @drawn{which}"]
+        return [*known, forget, *[f"{frontend} . th dport vmap @drawn{which}"] * LOOKS]
     return []

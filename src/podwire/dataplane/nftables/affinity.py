@@ -32,6 +32,7 @@ from podwire.dataplane.nftables.expressions import (
     original,
     reply,
 )
+from podwire.dataplane.nftables.layout import LOOKS
 from podwire.dataplane.nftables.wire import (
     APPEND,
     DELCHAIN,
@@ -115,8 +116,8 @@ def _map(family: Family, seconds: int) -> bytes:
 
 
 def _asking(family: Family, seconds: int, internal: bool) -> list[bytes]:
-    """One rule for each protocol, and two for whom they do not know: what is remembered of them is forgotten, since
-    learning does not replace it.
+    """One rule for each protocol, and some for whom they do not know: what is remembered of them is forgotten, since
+    learning does not replace it, and their class is looked up (see LOOKS).
 
     A backend that has gone is in `serving` no more, so what is remembered of it counts for nothing at once, however
     many clients that are. nft 1.0.6 aborts where a map's answer is part of a key. So the answer is copied, beginning
@@ -148,7 +149,7 @@ def _asking(family: Family, seconds: int, internal: bool) -> list[bytes]:
     found = [l4proto(at) + equal(at, protocol) + ask for protocol in Protocol]
     frontend = [header(at, fields.destination, family), l4proto(at + words), dport(at + words + 1)]
     others = expression("lookup", text(1, "drawn_internal" if internal else "drawn"), u32(2, at), u32(3, _VERDICT))
-    return [*found, _put(family, seconds, _DELETE, original_way=False), b"".join((*frontend, others))]
+    return [*found, _put(family, seconds, _DELETE, original_way=False), *[b"".join((*frontend, others))] * LOOKS]
 
 
 def _put(family: Family, seconds: int, operation: int, original_way: bool) -> bytes:

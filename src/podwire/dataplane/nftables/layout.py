@@ -2,7 +2,8 @@
 
 Invariants: rules never change while the table lives; what changes is elements of maps and sets. Every rule keeps a
 shape that nft lists rightly and, where it can, loads again: other tools on the node read it. All of it is added to an
-empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that names `eps`.
+empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that names `eps`. Whatever a commit may delete
+and add again in one go is looked up twice: see LOOKS.
 
     guard,     whoever may not use a restricted frontend is dropped, and what a pod sends in another's name: the
     guardout   kernel's own check is IPv4's only, and a setting of all interfaces loosens it
@@ -10,7 +11,7 @@ empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that n
                list for clients in the cluster has that in `svc_internal`
     c1 … c8192 draw a slot of `eps` and rewrite the destination; an empty slot breaks the rule, the next draws again;
                then one from the lower half, which is always full; then the first slot, since every lookup reads the
-               newest generation: a frontend may have left this class in between
+               newest generation: a frontend may have left this class in between. The one slot of c1 is drawn twice
     i1 … i8192 the same for the cluster's list: its slots are numbered from INTERNAL on
     affine60   asks who is remembered for 60 seconds (map `affinity60`) with a backend that is still among those in
                `serving`, and sends the others to the class in `drawn`; affinein60 does it for the cluster's list, with
@@ -36,6 +37,11 @@ CLASSES = tuple(1 << n for n in range(14))
 MOST_BACKENDS = CLASSES[-1]
 DRAWS = 6
 """From all slots, before the one from the full lower half: at worst one in 64 new connections gets there."""
+LOOKS = 2
+"""Before Linux 6.17 (b2f742c846ca, "netfilter: nf_tables: restart set lookup on base_seq change", which may have been
+ported back) a lookup that goes on while a commit deletes a key and adds it again may find neither. That is what a
+replaced backend does in `eps`, and a frontend that changes its class in `svc` and `drawn`. Each lookup reads the
+generation anew, so the next one finds it."""
 SLOTS = 1 << 18
 """Of all frontends of a family together. For each rule that names a map the kernel walks through all its buckets: with
 a million of them the rules of the classes would take a second."""
@@ -174,8 +180,8 @@ def _rules(ip: str) -> dict[str, list[str]]:
     rules = {
         "guard": [*_spoofed(ip), *guard],
         "guardout": guard,
-        "pre": [f"{ip} saddr @cluster {frontend} vmap @svc_internal", f"{frontend} vmap @svc"],
-        "out": [f"{frontend} vmap @svc_internal", f"{frontend} vmap @svc"],
+        "pre": [f"{ip} saddr @cluster {frontend} vmap @svc_internal"] * LOOKS + [f"{frontend} vmap @svc"] * LOOKS,
+        "out": [f"{frontend} vmap @svc_internal"] * LOOKS + [f"{frontend} vmap @svc"] * LOOKS,
     }
     original = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
     # `pods` holds each local pod's address twice, so that one set answers both "is it local?" and "is it itself?".
@@ -224,7 +230,7 @@ def _rules(ip: str) -> dict[str, list[str]]:
         f"{elsewhere} reject",
     ]
     for size in CLASSES:
-        draws = [size] * (DRAWS if size > 2 else 1) + sorted({1, size // 2} - {0, size}, reverse=True)
+        draws = [size] * (DRAWS if size > 2 else LOOKS) + sorted({1, size // 2} - {0, size}, reverse=True)
         # One rule for each protocol: with a set of them nft lists a rule that it can't load again.
         for letter, first in (("c", ""), ("i", f" offset {INTERNAL}")):
             rules[f"{letter}{size}"] = [

@@ -17,6 +17,8 @@ NEEDS = (
     ((5, 18), "marks on addresses (IFA_PROTO)"),
 )
 """The first release of Linux that has it."""
+_NO_MISSES = (6, 17)
+"""Since then a lookup that a commit overtakes begins anew."""
 _SUDO = "sudo podwire doctor"
 _NEWER = "boot a kernel of Linux 5.18 or later"
 _WITH_IPV6 = (
@@ -32,7 +34,8 @@ def release(facts: Facts) -> Iterator[Judgement]:
     number = int(found[1]), int(found[2])
     missing = [f"{what}, since {least[0]}.{least[1]}" for least, what in NEEDS if number < least]
     if not missing:
-        yield ok(f"Linux {facts.kernel.release}")
+        risk = "; before 6.17 a lookup may miss a backend while it is replaced, so Podwire's rules look twice"
+        yield ok(f"Linux {facts.kernel.release}{risk if number < _NO_MISSES else ''}")
     elif isinstance(facts.kernel.trial, Trial) and not facts.kernel.trial.marks:
         yield note(f"Linux {facts.kernel.release} is older than 5.18, but has what Podwire needs: tried")
     else:
