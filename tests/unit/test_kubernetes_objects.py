@@ -430,7 +430,7 @@ PLACES: dict[str, tuple[Place, str]] = {
             **service({"type": "LoadBalancer", "clusterIP": "10.0.0.1", "ports": [HTTP]}),
             "status": {"loadBalancer": {"ingress": [{"ip": ip} for ip in ips]}},
         },
-        "status.loadBalancer.ingress[0]",
+        "status.loadBalancer.ingress[0].ip",
     ),
     "backend": (
         lambda ips, version: slice_([{"addresses": [ip]} for ip in ips], address_type=f"IPv{version}"),
@@ -468,6 +468,68 @@ def test_an_address_that_no_host_can_have_is_an_error_and_left_out_of_what_the_a
     rest = {"cluster IP": [], "single cluster IP": [], "external IP": [FIT[version], "10.0.0.1"]}
     rest["load balancer's address"] = rest["external IP"]
     assert _addresses(value) == rest.get(where, [FIT[version]])
+
+
+@pytest.mark.parametrize(
+    ("thing", "left", "field"),
+    [
+        pytest.param(
+            {
+                **service({"type": "LoadBalancer", "ports": [HTTP]}),
+                "status": {
+                    "loadBalancer": {
+                        "ingress": [
+                            {"ip": "192.0.2.1", "ipMode": "Proxy"},
+                            {"hostname": "a.example"},
+                            {"ip": "127.0.0.1"},
+                            {"ip": "x"},
+                        ]
+                    }
+                },
+            },
+            ["status.loadBalancer.ingress[2].ip"],
+            "status.loadBalancer.ingress[3].ip",
+            id="load balancer's addresses after one that is rewritten and a name",
+        ),
+        pytest.param(
+            service({"clusterIPs": ["127.0.0.1", "10.0.0.1", "10.0.0.2"], "ports": [HTTP]}),
+            ["spec.clusterIPs[0]"],
+            "spec.clusterIPs[2]",
+            id="a cluster IP of the same family after one that is left out",
+        ),
+        pytest.param(
+            node({"podCIDRs": ["ff00::/64", "10.1.0.0/24", "127.0.0.0/8", "10.2.0.0/24"]}),
+            ["spec.podCIDRs[0]", "spec.podCIDRs[2]"],
+            "spec.podCIDRs[3]",
+            id="a pod range of the same family after two that are left out",
+        ),
+        pytest.param(
+            service_cidr(["127.0.0.0/8", "fd00::/112", "fd01::/112"]),
+            ["spec.cidrs[0]"],
+            "spec.cidrs[2]",
+            id="a service range of the same family after one that is left out",
+        ),
+        pytest.param(
+            node({}, {"addresses": [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "::1"}]}),
+            ["status.addresses[1].address"],
+            None,
+            id="a node's address after one of another type",
+        ),
+        pytest.param(
+            pod({}, {"podIPs": [{"ip": "10.0.0.1"}, {"ip": "x"}]}), [], "status.podIPs[1].ip", id="a pod's address"
+        ),
+    ],
+)
+def test_an_error_names_the_place_in_the_object_whatever_before_it_counts(
+    thing: dict[str, Any], left: list[str], field: str | None
+) -> None:
+    left_out: list[Invalid] = []
+    wrong = None
+    try:
+        translate(thing, left_out)
+    except Invalid as error:
+        wrong = error.field
+    assert ([each.field for each in left_out], wrong) == (left, field)
 
 
 @pytest.mark.parametrize(
@@ -628,7 +690,7 @@ def test_labels_are_sorted() -> None:
         ),
         pytest.param(node(labels={"a": 1}), "metadata.labels", "expected text, not a whole number", id="label"),
         pytest.param(node(labels={1: "a"}), "metadata.labels", "as keys, expected text", id="label's key"),
-        pytest.param(pod({}, {"podIPs": [{"ip": "x"}]}), "status.podIPs[0]", "IP address, not 'x'", id="podIPs"),
+        pytest.param(pod({}, {"podIPs": [{"ip": "x"}]}), "status.podIPs[0].ip", "IP address, not 'x'", id="podIPs"),
         pytest.param(pod(None), "spec", "expected a mapping, not null", id="pod without spec"),
     ],
 )

@@ -19,7 +19,6 @@ from podwire.model.addresses import (
     parse_address,
     parse_prefix,
     prefix_around,
-    show_address,
     special,
     special_in,
 )
@@ -105,16 +104,24 @@ def read_each(
     return done
 
 
+def read_at(path: str, value: T, read: Callable[[T], U]) -> U:
+    try:
+        return read(value)
+    except Invalid as wrong:
+        raise wrong.within(path) from None
+
+
 def read_either(
     single: tuple[str, str | None],
     several: tuple[str, Sequence[str] | None],
     read: Callable[[str], T],
     left_out: list[Invalid] | None = None,
+    item: str = "",
 ) -> list[T]:
     """A field in its older form and its newer one of several values, each by path and value.
 
     Of both, the older must repeat the first of the newer (Kubernetes API, ServiceSpec.clusterIPs and others).
-    `left_out`: see `read_each`.
+    `left_out`: see `read_each`. `item`: the path of the value within each of the several.
     """
     (path, value), (paths, values) = single, several
     if not values:
@@ -127,15 +134,23 @@ def read_either(
             left_out.append(inner)
             return []
     if value and value != values[0]:
-        raise Invalid(path, f"expected the same as {paths}[0], {shown(values[0])}, not {shown(value)}")
-    return read_each(paths, values, read, left_out)
+        first = f"{paths}[0].{item}" if item else f"{paths}[0]"
+        raise Invalid(path, f"expected the same as {first}, {shown(values[0])}, not {shown(value)}")
+    return read_each(paths, values, lambda value: read_at(item, value, read), left_out)
 
 
-def check_one_per_family(path: str, addresses: Sequence[Address]) -> None:
-    for number, address in enumerate(addresses):
-        if any(len(other) == len(address) for other in addresses[:number]):
-            second = f"{family_of(address)} one ({show_address(address)})"
-            raise Invalid(f"{path}[{number}]", f"expected at most one of each family; this is a second {second}")
+def one_per_family(read: Callable[[str], T], family: Callable[[T], Family]) -> Callable[[str], T]:
+    """A reader of a list's items that takes at most one of each family. For one list: it remembers what it has read."""
+    taken: set[Family] = set()
+
+    def read_next(text: str) -> T:
+        item = read(text)
+        if (its := family(item)) in taken:
+            raise Invalid("", f"expected at most one of each family; this is a second {its} one ({shown(text)})")
+        taken.add(its)
+        return item
+
+    return read_next
 
 
 def check_distinct(path: str, name: str, values: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from podwire.model import objects
-from podwire.model.addresses import IPV4, IPV6, Address
+from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, family_of
 from podwire.model.objects import (
     NamespaceKey,
     NodeKey,
@@ -28,9 +28,10 @@ from podwire.model.objects import (
 from podwire.sources.fields import (
     Invalid,
     check_distinct,
-    check_one_per_family,
     invalid,
+    one_per_family,
     read_address,
+    read_at,
     read_each,
     read_either,
     read_label,
@@ -49,6 +50,7 @@ from podwire.sources.kube_objects import (
     Endpoint,
     EndpointPort,
     EndpointSlice,
+    Ingress,
     Kind,
     LabelMeta,
     Namespace,
@@ -190,8 +192,7 @@ def _service(thing: Service, left_out: list[Invalid] | None) -> Translated:
     ports = _service_ports(spec.ports or [], kind)
     external_ips = tuple(sorted(set(read_each("spec.externalIPs", spec.external_ips, read_unicast, left_out))))
     single, several = ("spec.clusterIP", spec.cluster_ip), ("spec.clusterIPs", spec.cluster_ips)
-    cluster_ips = read_either(single, several, read_unicast, left_out)
-    check_one_per_family("spec.clusterIPs", cluster_ips)
+    cluster_ips = read_either(single, several, one_per_family(read_unicast, family_of), left_out)
     if not ports:
         raise Invalid("spec.ports", "expected at least one port")
     balanced = kind == "LoadBalancer"
@@ -240,15 +241,15 @@ def _affinity(spec: ServiceSpec) -> int:
 
 
 def _balancer_ips(status: ServiceStatus | None, left_out: list[Invalid] | None) -> tuple[Address, ...]:
-    """Those whose packets come as they are (KEP-1860): of mode Proxy the load balancer rewrites them."""
-    ingress = (status.load_balancer.ingress if status is not None and status.load_balancer is not None else None) or []
-    direct = [
-        each.ip
-        for number, each in enumerate(ingress)
-        if read_one_of(each.ip_mode, f"status.loadBalancer.ingress[{number}].ipMode", ("VIP", "Proxy")) == "VIP"
-        and each.ip
-    ]
-    return tuple(sorted(set(read_each("status.loadBalancer.ingress", direct, read_unicast, left_out))))
+    ingress = status.load_balancer.ingress if status is not None and status.load_balancer is not None else None
+    read = read_each("status.loadBalancer.ingress", ingress, _balancer_ip, left_out)
+    return tuple(sorted({address for address in read if address is not None}))
+
+
+def _balancer_ip(given: Ingress) -> Address | None:
+    """Where packets come as they are (KEP-1860): of mode Proxy the load balancer rewrites them. None too for a name."""
+    direct = read_one_of(given.ip_mode, "ipMode", ("VIP", "Proxy")) == "VIP"
+    return read_at("ip", given.ip, read_unicast) if direct and given.ip else None
 
 
 def _service_ports(given: list[ServicePort], kind: str) -> tuple[objects.ServicePort, ...]:
@@ -355,7 +356,7 @@ def _pod(thing: Pod) -> objects.Pod:
     """The order of addresses stays: the first is the primary one. A pod that has ended no longer owns its own."""
     spec, status = thing.spec, thing.status or PodStatus()
     ips = [each.ip for each in status.pod_ips or []]
-    addresses = read_either(("status.podIP", status.pod_ip), ("status.podIPs", ips), read_address)
+    addresses = read_either(("status.podIP", status.pod_ip), ("status.podIPs", ips), read_address, item="ip")
     if status.phase in ("Succeeded", "Failed"):
         addresses = []
     return objects.Pod(intern(spec.node_name or ""), tuple(dict.fromkeys(addresses)), spec.host_network is True)
@@ -363,8 +364,8 @@ def _pod(thing: Pod) -> objects.Pod:
 
 def _node(thing: Node, left_out: list[Invalid] | None) -> objects.Node:
     spec, status = thing.spec or NodeSpec(), thing.status or NodeStatus()
-    ranges = read_either(("spec.podCIDR", spec.pod_cidr), ("spec.podCIDRs", spec.pod_cidrs), read_prefix, left_out)
-    check_one_per_family("spec.podCIDRs", [each.first for each in ranges])
+    single, several = ("spec.podCIDR", spec.pod_cidr), ("spec.podCIDRs", spec.pod_cidrs)
+    ranges = read_either(single, several, one_per_family(read_prefix, _family_of_range), left_out)
     addresses = read_each("status.addresses", status.addresses, _internal, left_out)
     own = tuple(dict.fromkeys(each for each in addresses if each is not None))
     doomed = any(taint.key == _TO_BE_DELETED for taint in spec.taints or [])
@@ -378,21 +379,21 @@ _TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"
 
 def _service_cidr(thing: ServiceCIDR, left_out: list[Invalid] | None) -> objects.ServiceCIDR:
     """In force until the object has gone: one that is being deleted may still be that of a Service (KEP-1880)."""
-    prefixes = read_each("spec.cidrs", thing.spec.cidrs, read_prefix, left_out)
+    prefixes = read_each("spec.cidrs", thing.spec.cidrs, one_per_family(read_prefix, _family_of_range), left_out)
     if not prefixes and not left_out:
         raise Invalid("spec.cidrs", "expected at least one address range")
-    check_one_per_family("spec.cidrs", [prefix.first for prefix in prefixes])
     return objects.ServiceCIDR(tuple(prefixes))
+
+
+def _family_of_range(prefix: Prefix) -> Family:
+    return prefix.family
 
 
 def _internal(given: NodeAddress) -> Address | None:
     """Other types may be names."""
     if given.type != "InternalIP":
         return None
-    try:
-        return read_unicast(given.address)
-    except Invalid as wrong:
-        raise wrong.within("address") from None
+    return read_at("address", given.address, read_unicast)
 
 
 def _labels(metadata: LabelMeta) -> tuple[tuple[str, str], ...]:
