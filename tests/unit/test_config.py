@@ -205,6 +205,11 @@ NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, 
             id="a range longer than its address",
         ),
         pytest.param(
+            LEAST + 'service_cidrs = ["010.96.0.0/16"]',
+            "service_cidrs: '010.96.0.0' is not an IP address",
+            id="a range with leading zeros",
+        ),
+        pytest.param(
             LEAST + 'service_cidrs = ["10.96.0.1/16"]',
             "service_cidrs: '10.96.0.1/16' has host bits set: expected 10.96.0.0/16",
             id="a range with host bits",

@@ -1,6 +1,7 @@
 """What Kubernetes objects mean to the network, and which error each wrong field gives."""
 
 import contextlib
+import ipaddress
 import json
 from collections.abc import Callable
 from typing import Any
@@ -589,6 +590,122 @@ def test_an_ipv4_mapped_address_is_judged_as_the_ipv4_address() -> None:
         translate(service({"clusterIP": "::ffff:127.0.0.1", "ports": [HTTP]}))
 
 
+# --- addresses as older API servers have stored them -------------------------------------------
+
+STORED: dict[str, Callable[[str], dict[str, Any]]] = {
+    "clusterIP": lambda ip: service({"clusterIP": ip, "ports": [HTTP]}),
+    "clusterIPs": lambda ip: service({"clusterIP": ip, "clusterIPs": [ip], "ports": [HTTP]}),
+    "externalIPs": lambda ip: service({"clusterIP": "10.0.0.1", "ports": [HTTP], "externalIPs": [ip]}),
+    "ingress": lambda ip: PLACES["load balancer's address"][0]([ip], 4),
+    "endpoints": lambda ip: PLACES["backend"][0]([ip], 6 if ":" in ip else 4),
+    "InternalIP": lambda ip: PLACES["address of a node"][0]([ip], 4),
+    "podIP": lambda ip: pod({}, {"podIP": ip}),
+    "podIPs": lambda ip: pod({}, {"podIP": ip, "podIPs": [{"ip": ip}]}),
+}
+STORED_RANGES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "podCIDR": lambda range_: node({"podCIDR": range_}),
+    "podCIDRs": lambda range_: node({"podCIDR": range_, "podCIDRs": [range_]}),
+    "cidrs": lambda range_: service_cidr([range_]),
+    "loadBalancerSourceRanges": lambda range_: service(
+        {"type": "LoadBalancer", "clusterIP": "10.0.0.1", "ports": [HTTP], "loadBalancerSourceRanges": [range_]}
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("192.0.2.010", "192.0.2.10"),
+        ("010.001.01.02", "10.1.1.2"),
+        ("10.0.00.000008", "10.0.0.8"),
+        ("2001:0db8::00001:000010", "2001:db8::1:10"),
+        ("64:ff9b::010.1.1.02", "64:ff9b::a01:102"),
+    ],
+)
+@pytest.mark.parametrize("field", STORED)
+def test_leading_zeros_change_no_address(field: str, text: str, plain: str) -> None:
+    assert translate(STORED[field](text)) == translate(STORED[field](plain))
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("010.0.0.0/8", "10.0.0.0/8"),
+        ("10.01.1.0/024", "10.1.1.0/24"),
+        ("10.1.1.7/24", "10.1.1.0/24"),
+        ("10.1.255.255/17", "10.1.128.0/17"),
+        ("fd01:0000:00000::0007/064", "fd01::/64"),
+        ("2001:db8:ffff::1/33", "2001:db8:8000::/33"),
+    ],
+)
+@pytest.mark.parametrize("field", STORED_RANGES)
+def test_leading_zeros_and_host_bits_change_no_range(field: str, text: str, plain: str) -> None:
+    assert translate(STORED_RANGES[field](text)) == translate(STORED_RANGES[field](plain))
+
+
+def _with_zeros(text: str, zeros: list[int]) -> str:
+    """That many before each number; the empty group of `::` stays empty."""
+    separator = ":" if ":" in text else "."
+    numbers = zip(text.split(separator), zeros, strict=False)
+    return separator.join("0" * count + number if number else "" for number, count in numbers)
+
+
+ZEROS = st.lists(st.integers(0, 5), min_size=9, max_size=9)
+
+
+@settings(deadline=None)
+@given(st.ip_addresses(), ZEROS, st.sampled_from(sorted(STORED)))
+def test_whatever_zeros_lead_the_numbers_it_is_the_same_address(address: Any, zeros: list[int], field: str) -> None:
+    plain, stored = str(address), _with_zeros(str(address), zeros)
+    assert translate(STORED[field](stored), []) == translate(STORED[field](plain), [])
+
+
+@settings(deadline=None)
+@given(st.ip_addresses(), st.integers(0, 128), ZEROS)
+def test_whatever_zeros_and_host_bits_it_is_the_network_around(address: Any, length: int, zeros: list[int]) -> None:
+    length = min(length, address.max_prefixlen)
+    network = ipaddress.ip_network((address, length), strict=False)
+    value = translate(STORED_RANGES["loadBalancerSourceRanges"](f"{_with_zeros(str(address), zeros)}/{length}")).value
+    assert isinstance(value, Service)
+    assert value.source_ranges == (parse_prefix(str(network)),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["010", "10.1.1", "10.1.1.0256", "10.1.1.1.01", "10.1.1.0x1", "0x0a.1.1.1", "10.1.1.0a", "10..1.01", "::01::"],
+)
+@pytest.mark.parametrize("field", ["externalIPs", "podIP", "InternalIP"])
+def test_what_is_no_address_stays_none_whatever_its_zeros(field: str, text: str) -> None:
+    with pytest.raises(Invalid, match="expected an IP address"):
+        translate(STORED[field](text))
+
+
+@pytest.mark.parametrize(
+    ("addresses", "field"),
+    [
+        pytest.param(["10.1.1.256"], "addresses[0]", id="no address"),
+        pytest.param(["web.example"], "addresses[0]", id="a name"),
+        pytest.param(["fd00::1"], "addresses[0]", id="another family's"),
+        pytest.param(["10.0.0.1", "x"], "addresses[1]", id="a second one that is none"),
+        pytest.param([], "addresses", id="none at all"),
+    ],
+)
+def test_a_member_that_can_t_be_read_is_left_out_alone(addresses: list[str], field: str) -> None:
+    left_out: list[Invalid] = []
+    value = translate(slice_([{"addresses": addresses}, {"addresses": ["10.0.0.2"]}]), left_out).value
+    assert isinstance(value, BackendSlice)
+    assert value.members == (Member(OTHER),)
+    assert [each.field for each in left_out] == [f"endpoints[0].{field}"]
+
+
+def test_a_node_s_address_that_can_t_be_read_is_left_out_alone() -> None:
+    left_out: list[Invalid] = []
+    thing = STORED["InternalIP"]("n.example")
+    thing["status"]["addresses"].append({"type": "InternalIP", "address": "10.0.0.1"})
+    assert translate(thing, left_out).value == Node((), (FOUR,))
+    assert [each.field for each in left_out] == ["status.addresses[0].address"]
+
+
 # --- Pod, Node, Namespace ----------------------------------------------------------------------
 
 
@@ -673,9 +790,8 @@ def test_labels_are_sorted() -> None:
     ("thing", "field", "message"),
     [
         pytest.param(
-            node({"podCIDR": "10.1.0.1/24"}), "spec.podCIDR", "host bits set: expected 10.1.0.0/24", id="bits"
+            node({"podCIDRs": ["10.1.0.0"]}), "spec.podCIDRs[0]", "expected an address range such as", id="no length"
         ),
-        pytest.param(node({"podCIDRs": ["10.1.0.0"]}), "spec.podCIDRs[0]", "ADDRESS/LENGTH", id="no length"),
         pytest.param(
             node({"podCIDRs": ["10.1.0.0/24", "10.2.0.0/24"]}),
             "spec.podCIDRs[1]",

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.lab.allocation import NODE_PORTS, NOTHING_HELD, Claim, NotFree, allocate, claim_of, families_of
-from podwire.lab.forms import ServicePort, ServiceSpec
+from podwire.lab.forms import Metadata, Service, ServicePort, ServiceSpec
+from podwire.lab.services import external_ips
 from podwire.lab.topology import SERVICE_RANGES
 from podwire.model.addresses import FAMILIES, IPV4, IPV6, Family, parse_address, parse_prefix
 from podwire.model.objects import Protocol, ServiceKey
@@ -33,6 +34,13 @@ def dual(name: str, *given: str) -> dict[ServiceKey, Claim]:
     key = ServiceKey("a", name)
     spec = ServiceSpec(ip_family_policy="PreferDualStack", cluster_ips=list(given), ports=PORTS)
     return {key: claim_of(key, spec, SERVICE_RANGES)}
+
+
+def test_addresses_are_read_as_an_agent_reads_them() -> None:
+    (it,) = dual("x", "10.096.0.07", "fd00:96::00007").values()
+    assert it.given == {IPV4: parse_address("10.96.0.7"), IPV6: parse_address("fd00:96::7")}
+    service = Service(Metadata("x"), ServiceSpec(external_ips=["192.0.2.010", "::ffff:192.0.2.1"]))
+    assert external_ips(service) == [parse_address("192.0.2.10"), parse_address("192.0.2.1")]
 
 
 @given(st.dictionaries(keys, specs, max_size=6), st.randoms())

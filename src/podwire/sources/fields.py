@@ -1,7 +1,8 @@
 """The fields of an API object: read and checked, one rule each.
 
 Invariants: every function returns the meaning of what is right and raises `Invalid` for what is not. A reader of an
-item knows nothing of where it stands; the caller that does puts its place before the error's field.
+item knows nothing of where it stands; the caller that does puts its place before the error's field. Addresses are
+read as leniently as API servers have stored them; our own files and commands read them strictly (`model.addresses`).
 """
 
 import re
@@ -17,7 +18,6 @@ from podwire.model.addresses import (
     Prefix,
     family_of,
     parse_address,
-    parse_prefix,
     prefix_around,
     special,
     special_in,
@@ -43,9 +43,13 @@ class Invalid(ValueError):
         dot = "." if outer and self.field and not self.field.startswith("[") else ""
         return type(self)(f"{outer}{dot}{self.field}", self.message)
 
+    def dispensable(self) -> "Unfit":
+        return Unfit(self.field, self.message)
+
 
 class Unfit(Invalid):
-    """An address or range of the right form that can't stand there: the object means something without it."""
+    """What can't stand there, though the object means something without it: an address or range of the right form
+    that nobody can have; one of many members that can't be read."""
 
 
 def shown(value: object) -> str:
@@ -164,12 +168,23 @@ def check_distinct(path: str, name: str, values: Sequence[str]) -> None:
 # --- addresses ---------------------------------------------------------------------------------
 
 _MAPPED = bytes(10) + b"\xff\xff"
+_ZEROS = re.compile(r"(?<![0-9A-Fa-f])0+(?=[0-9A-Fa-f])")
+"""Those that lead a number of an address."""
+
+
+def _parse(text: str) -> Address:
+    """Numbers may have leading zeros, and stay decimal in IPv4: API servers have stored such addresses, and go on
+    serving them (KEP-4858; `ParseIPSloppy` of k8s.io/utils). Raises ValueError."""
+    try:
+        return parse_address(text)
+    except ValueError:
+        return parse_address(_ZEROS.sub("", text))
 
 
 def read_address(text: str) -> Address:
     """An IPv4-mapped IPv6 address is the IPv4 address, as for the API's own parser."""
     try:
-        address = parse_address(text)
+        address = _parse(text)
     except ValueError:
         raise Invalid("", f"expected an IP address, not {shown(text)}") from None
     return Address(address[12:]) if address[:12] == _MAPPED else address
@@ -187,13 +202,27 @@ def read_unicast(text: str, family: Family | None = None) -> Address:
 
 def read_prefix(text: str) -> Prefix:
     """A range of addresses that hosts or Services can have. Raises Unfit where it holds others."""
-    try:
-        prefix = parse_prefix(text)
-    except ValueError as error:
-        raise Invalid("", f"expected an address range: {error}") from None
+    prefix = _range(text)
     if (others := special_in(prefix)) is not None:
         raise Unfit("", f"expected a range without {others}, not {shown(text)}")
     return prefix
+
+
+def read_sources(text: str) -> Prefix:
+    """A range of clients; blanks around it are let pass, as by the API server."""
+    return _range(text.strip())
+
+
+def _range(text: str) -> Prefix:
+    """Host bits mean nothing, as API servers have stored them (KEP-4858; Go's `ParseCIDR` gives the network)."""
+    head, _, tail = text.partition("/")
+    try:
+        address = _parse(head)
+        if tail.isascii() and tail.isdigit() and int(tail) <= family_of(address).bits:
+            return prefix_around(address, int(tail))
+    except ValueError:
+        pass
+    raise Invalid("", f"expected an address range such as 192.0.2.0/24 or 2001:db8::/32, not {shown(text)}")
 
 
 # --- ports and names ---------------------------------------------------------------------------
@@ -202,19 +231,6 @@ _PROTOCOLS = {protocol.name: protocol for protocol in Protocol}
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
-
-
-def read_sources(text: str) -> Prefix:
-    """A range of clients; host bits and blanks around it are let pass, as by the API server."""
-    head, _, tail = text.strip().partition("/")
-    try:
-        address = parse_address(head)
-        bits = family_of(address).bits
-        if tail.isascii() and tail.isdigit() and int(tail) <= bits:
-            return prefix_around(address, int(tail))
-    except ValueError:
-        pass
-    raise Invalid("", f"expected an address range such as 192.0.2.0/24 or 2001:db8::/32, not {shown(text)}")
 
 
 def read_one_of(value: str | None, path: str, known: Sequence[str]) -> str:

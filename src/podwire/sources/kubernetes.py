@@ -27,6 +27,7 @@ from podwire.model.objects import (
 )
 from podwire.sources.fields import (
     Invalid,
+    Unfit,
     check_distinct,
     invalid,
     one_per_family,
@@ -118,8 +119,8 @@ def resources(node: str) -> tuple[Resource, ...]:
 def translate(thing: Kind | dict[str, Any], left_out: list[Invalid] | None = None) -> Translated:
     """What an object, or a mapping in its form with apiVersion and kind, means to the network. Raises Invalid.
 
-    Addresses that nobody can have are wrong like anything else; but where `left_out` is given, it takes their errors,
-    and the object is read without them.
+    What is Unfit (addresses that nobody can have, members that can't be read) is wrong like anything else; but where
+    `left_out` is given, it takes the errors, and the object is read without.
     """
     if isinstance(thing, dict):
         thing = _convert(thing)
@@ -320,10 +321,13 @@ def _backend_port(given: EndpointPort) -> objects.BackendPort:
 
 
 def _member(read: Callable[[str], Address], namespace: str, endpoint: Endpoint) -> objects.Member:
-    """All its addresses must be right; the first is the one that serves."""
-    addresses = read_each("addresses", endpoint.addresses, read)
+    """All its addresses must be right; the first is the one that serves. Raises Unfit: others serve without it."""
+    try:
+        addresses = read_each("addresses", endpoint.addresses, read)
+    except Invalid as wrong:
+        raise wrong.dispensable() from None
     if not addresses:
-        raise Invalid("addresses", "expected at least one address")
+        raise Unfit("addresses", "expected at least one address")
     ready, serving, terminating = True, True, False
     if (conditions := endpoint.conditions) is not None:
         ready = conditions.ready is not False
@@ -390,10 +394,13 @@ def _family_of_range(prefix: Prefix) -> Family:
 
 
 def _internal(given: NodeAddress) -> Address | None:
-    """Other types may be names."""
+    """Other types may be names. No API server checks the text: one that is no address must not cost the node."""
     if given.type != "InternalIP":
         return None
-    return read_at("address", given.address, read_unicast)
+    try:
+        return read_at("address", given.address, read_unicast)
+    except Invalid as wrong:
+        raise wrong.dispensable() from None
 
 
 def _labels(metadata: LabelMeta) -> tuple[tuple[str, str], ...]:
