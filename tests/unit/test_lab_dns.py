@@ -1,5 +1,6 @@
 """The cluster DNS: what its records are, and what it answers on the wire."""
 
+import json
 from collections.abc import Iterable
 from textwrap import dedent
 
@@ -161,6 +162,31 @@ def test_every_name_s_ancestors_exist_up_to_its_zone() -> None:
         while name != apex:
             name = name.partition(".")[2]
             assert name in ZONE.names
+
+
+@pytest.mark.parametrize(
+    ("kind", "addresses", "expected"),
+    [
+        pytest.param("IPv4", ["10.9.0.010"], {"10.9.0.10"}, id="leading zeros"),
+        pytest.param("FQDN", ["a.example"], set(), id="names"),
+        pytest.param("IPv4", ["x", "10.9.0.1"], {"10.9.0.1"}, id="one that is none"),
+    ],
+)
+@pytest.mark.parametrize("owner", ["kubernetes.io/service-name", None], ids=["of a Service", "nobody's"])
+def test_a_slice_by_hand_that_no_proxy_serves(
+    owner: str | None, kind: str, addresses: list[str], expected: set[str]
+) -> None:
+    labels = {"service.kubernetes.io/headless": ""} | ({owner: "hand"} if owner else {})
+    slice_ = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": "hand-1", "labels": labels},
+        "addressType": kind,
+        "endpoints": [{"addresses": addresses}],
+    }
+    texts = [service("hand", "clusterIP: None", "app: nobody"), json.dumps(slice_)]
+    held = cluster([*CLUSTER, *texts]).records.get("hand.default.svc.cluster.local", {})
+    assert set(held.get("A", ())) == (expected if owner else set())
 
 
 def test_a_pod_is_told_of_its_own_namespace_first() -> None:

@@ -6,13 +6,15 @@ publishes before its pod is ready counts as ready. No record where no address is
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from podwire.lab.allocation import HEADLESS
 from podwire.lab.expand import ObjectKey
 from podwire.lab.forms import Fields
 from podwire.lab.system import DNS_SERVICE
-from podwire.model.addresses import IPV4, family_of, parse_address
+from podwire.model.addresses import IPV4, family_of, parse_address, show_address
+from podwire.sources.fields import Invalid, read_address
 
 DOMAIN = "cluster.local"
 ZONES = (DOMAIN, "in-addr.arpa", "ip6.arpa")
@@ -65,7 +67,10 @@ def _records(objects: Mapping[ObjectKey, Fields]) -> Iterator[_Record]:
         if key.kind == "Service":
             yield from _of_service(thing, f"{key.name}.{key.namespace}.svc.{DOMAIN}")
         elif key.kind == "EndpointSlice":
-            service = ObjectKey("Service", key.namespace, thing["metadata"]["labels"]["kubernetes.io/service-name"])
+            owner = (thing["metadata"].get("labels") or {}).get("kubernetes.io/service-name") or ""
+            service = ObjectKey("Service", key.namespace, owner)
+            if not owner:
+                continue
             for record in _of_slice(thing, f"{service.name}.{service.namespace}.svc.{DOMAIN}", service in headless):
                 yield record
                 if record[1] == "PTR":
@@ -94,7 +99,7 @@ def _of_slice(part: Fields, name: str, headless: bool) -> Iterator[_Record]:
     for member in part.get("endpoints") or ():
         if not (member.get("conditions") or {}).get("ready", True):
             continue
-        for address in member["addresses"] if headless or member.get("hostname") else ():
+        for address in _readable(member["addresses"]) if headless or member.get("hostname") else ():
             own = f"{member.get('hostname') or _dashed(address)}.{name}"
             yield own, _kind(address), address
             if headless:
@@ -104,6 +109,13 @@ def _of_slice(part: Fields, name: str, headless: bool) -> Iterator[_Record]:
                     if port.get("name"):
                         protocol = (port.get("protocol") or "TCP").lower()
                         yield f"_{port['name']}._{protocol}.{name}", "SRV", f"0 100 {port['port']} {own}."
+
+
+def _readable(texts: Iterable[str]) -> Iterator[str]:
+    """A user's slice that no proxy serves may hold anything: names too (addressType FQDN)."""
+    for text in texts:
+        with suppress(Invalid):
+            yield show_address(read_address(text))
 
 
 def _of_pod(pod: Fields, namespace: str, named: Iterable[str]) -> Iterator[_Record]:
