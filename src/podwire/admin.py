@@ -37,7 +37,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import ProcessCollector
 
-from podwire import metrics, replies, views
+from podwire import httplog, metrics, replies, views
 from podwire.controller.difference import Difference
 from podwire.controller.events import Event, Resync, ResyncReason
 from podwire.controller.history import Record, record_of
@@ -102,7 +102,7 @@ async def serve(
         _remove(path)
 
     app.on_cleanup.append(remove)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=GRACE, handler_cancellation=True)
+    runner = web.AppRunner(app, access_log=None, logger=httplog.log, shutdown_timeout=GRACE, handler_cancellation=True)
     await runner.setup()
     await web.SockSite(runner, bind(path)).start()
     return runner
@@ -114,7 +114,7 @@ async def serve_monitors(
     """Answers once TCP connections are served, with what harms nobody to know. Raises OSError."""
     app = web.Application(middlewares=[_errors_as_json])
     app.add_routes(_for_monitors(Answers(controller, facts, statistics)))
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=GRACE)
+    runner = web.AppRunner(app, access_log=None, logger=httplog.log, shutdown_timeout=GRACE)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

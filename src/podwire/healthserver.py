@@ -15,7 +15,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from podwire import health
+from podwire import health, httplog
 from podwire.controller.history import Record
 from podwire.model.addresses import Address, family_of, parse_address, show_host_port
 from podwire.model.objects import ServiceKey
@@ -65,7 +65,7 @@ class HealthServer:
         self._known: tuple[object, object] = None, None
         """What `_places` was made from: it is asked for at each event, and ten thousand Services may have ports."""
         self._places: dict[Place, str] = {}
-        self._http = web.Server(self._answer, access_log=None)
+        self._http = web.Server(self._answer, access_log=None, logger=httplog.log)
 
     @property
     def errors(self) -> tuple[str, ...]:
