@@ -1,8 +1,8 @@
 """Answers load balancers over TCP: a listener for each health check node port and address, and one for the node.
 
 Invariants: an answer is made from the present snapshot, whatever there was when the listener was opened. What can't be
-listened on is told, and tried again; nothing else waits for it. Whoever connects has one question and some seconds,
-and only so many may at once: the agent has other work, and the ports are open to the world.
+listened on is told, and tried again; nothing else waits for it. Whoever connects has one question and little time
+(`connections.py`): the agent has other work, and the ports are open to the world.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Protocol
 from aiohttp import web
 
 from podwire import health, httplog
+from podwire.connections import BriefServer
 from podwire.controller.history import Record
 from podwire.model.addresses import Address, family_of, parse_address, show_host_port
 from podwire.model.objects import ServiceKey
@@ -26,9 +27,6 @@ from podwire.version import version
 
 AGAIN_SECONDS = 2.0
 """From one attempt to listen to the next."""
-QUESTION_SECONDS = 10.0
-"""How long a connection may last."""
-MOST_CONNECTIONS = 200
 _ANYWHERE = frozenset((parse_address("0.0.0.0"), parse_address("::")))  # noqa: S104
 _FREEBIND = {int(socket.AF_INET): (socket.IPPROTO_IP, 15), int(socket.AF_INET6): (socket.IPPROTO_IPV6, 78)}
 """By family: level and number of the option by which an address may be bound that the node has not, or not yet."""
@@ -65,7 +63,7 @@ class HealthServer:
         self._known: tuple[object, object] = None, None
         """What `_places` was made from: it is asked for at each event, and ten thousand Services may have ports."""
         self._places: dict[Place, str] = {}
-        self._http = web.Server(self._answer, access_log=None, logger=httplog.log)
+        self._http = BriefServer(self._answer, access_log=None, logger=httplog.log)
 
     @property
     def errors(self) -> tuple[str, ...]:
@@ -115,17 +113,10 @@ class HealthServer:
         """Raises OSError."""
         listener = bind(place)
         try:
-            return await asyncio.get_running_loop().create_server(self._connection, sock=listener, backlog=128)
+            return await asyncio.get_running_loop().create_server(self._http, sock=listener, backlog=128)
         except OSError:
             listener.close()
             raise
-
-    def _connection(self) -> asyncio.Protocol:
-        if len(self._http.connections) >= MOST_CONNECTIONS:
-            return _TooMany()
-        handler = self._http()
-        asyncio.get_running_loop().call_later(QUESTION_SECONDS, handler.force_close)
-        return handler
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         place = request.transport.get_extra_info("sockname") if request.transport is not None else None
@@ -154,12 +145,6 @@ class HealthServer:
     def _asked(self, now: Snapshot, place: Place) -> ServiceKey | None:
         """Whose port that is, where it is no Service's None."""
         return holder(now, place.port) if place in self._open and place != self._healthz else None
-
-
-class _TooMany(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()
 
 
 def _plain(host: str) -> str:

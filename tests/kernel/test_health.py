@@ -2,10 +2,12 @@
 
 import http.client
 import json
+import select
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +92,11 @@ def agent(outside: Space, tmp_path: Path) -> Iterator[AgentProcess]:
     made.stop(signal.SIGKILL)
 
 
-def ask(space: Space | None, host: str, port: int = PORT, path: str = "/", method: str = "GET") -> tuple[int, Any, Any]:
+def ask(
+    space: Space | None, host: str, port: int = PORT, path: str = "/", method: str = "GET", source: str | None = None
+) -> tuple[int, Any, Any]:
     """Status, headers and body; the error's name in place of the status."""
-    connection = http.client.HTTPConnection(host, port, timeout=10)
+    connection = http.client.HTTPConnection(host, port, 10, source_address=(source, 0) if source is not None else None)
     try:
         if space is None:
             connection.request(method, path)
@@ -240,18 +244,58 @@ def test_ports_go_with_the_addresses_of_the_node(agent: AgentProcess, outside: S
     assert "198.51.100.7" not in agent.say("explain", "service/default/web").stdout
 
 
-def test_whoever_asks_too_much_at_once_gets_nothing_and_costs_little(agent: AgentProcess, outside: Space) -> None:
+@pytest.mark.parametrize("said", [b"", b"GET / HT"], ids=["nothing", "half a question"])
+@pytest.mark.parametrize(
+    "places",
+    [[(V4, PORT)], [(V4, HEALTHZ)], [(V4, PORT), (V6, PORT), (V4, HEALTHZ), (V6, HEALTHZ)]],
+    ids=["a Service's port", "the node's port", "all ports"],
+)
+def test_whoever_holds_connections_keeps_nobody_from_asking(
+    agent: AgentProcess, outside: Space, places: list[tuple[str, int]], said: bytes
+) -> None:
+    """Neither others nor itself, and however often it comes again."""
     with entered(outside):
-        idle = [socket.create_connection((V4, PORT)) for _ in range(400)]
-    closed = 0
-    for one in idle[250:]:
-        one.settimeout(10)
-        try:
-            closed += one.recv(1) == b""
-        except ConnectionResetError:
-            closed += 1
-    assert closed == 150
+        by_hand("ip addr add 192.0.2.10/24 dev up0")
+    with ExitStack() as held:
+        for _ in range(5):
+            with entered(outside):
+                for place in places * (120 // len(places)):
+                    one = held.enter_context(socket.create_connection(place))
+                    with suppress(OSError):
+                        one.send(said)
+            for source in ("192.0.2.9", "192.0.2.10"):
+                assert ask(outside, V4, source=source)[0] == 200
+                assert ask(outside, V4, HEALTHZ, "/healthz", source=source)[0] == 200
     assert agent.say("status").returncode == 0
-    for one in idle:
-        one.close()
-    until(lambda: ask(outside, V4)[0] == 200, "answered again")
+
+
+def test_who_asks_letter_by_letter_is_not_waited_for(agent: AgentProcess, outside: Space) -> None:
+    with ExitStack() as held, entered(outside):
+        slow = [held.enter_context(socket.create_connection((V4, PORT))) for _ in range(40)]
+        for letter in b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"b" * 200:
+            for one in slow:
+                with suppress(OSError):
+                    one.send(bytes((letter,)))
+            ended, _, _ = select.select(slow, [], [], 1)
+            assert not any(answered(one) for one in ended)
+            slow = [one for one in slow if one not in ended]
+            if not slow:
+                break
+    assert slow == []
+    assert ask(outside, V4)[0] == 200
+
+
+def answered(one: socket.socket) -> bytes:
+    try:
+        return one.recv(100)
+    except ConnectionResetError:
+        return b""
+
+
+def test_garbage_is_not_logged(agent: AgentProcess, outside: Space) -> None:
+    before = agent.log.read_bytes()
+    for said in (b"GET /" + b"a" * 9000, b"GET http://[::1/ HTTP/1.1", b"POST / HTTP/1.1\r\nContent-Length: x"):
+        with entered(outside), socket.create_connection((V4, PORT), timeout=PATIENCE) as one:
+            one.sendall(said + b"\r\n\r\n")
+            assert one.recv(100).startswith(b"HTTP/1.0 400 ")
+    assert agent.log.read_bytes() == before

@@ -1,0 +1,88 @@
+"""Whom an HTTP server that is open to the world listens to, and how long.
+
+Invariants: a newcomer is always taken; where there are too many connections the oldest goes for it, of the newcomer's
+own address where that has too many. One whose question has come and is not read yet goes last. None lasts longer than
+its seconds, whatever it sends: a load balancer asks at once, and its answer is made at once.
+"""
+
+import asyncio
+import fcntl
+import struct
+import termios
+from collections.abc import Iterable
+
+from aiohttp import web
+
+SECONDS = 2.0
+"""From a connection to its end: time for a question whose packet was lost once (RFC 6298, 2.1: a second)."""
+MOST = 400
+MOST_OF_ONE = 64
+"""Of one address: more than a load balancer has under way between a connection and its question."""
+
+
+class BriefServer(web.Server):
+    """For answers that are made without waiting."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        # Without lingering: whoever goes on sending after its answer holds nothing.
+        super().__init__(*arguments, lingering_time=0, **options)  # type: ignore[arg-type]
+        self._by_source: dict[str, dict[web.RequestHandler, asyncio.Transport]] = {}
+        self._all: dict[web.RequestHandler, tuple[str, asyncio.Transport, asyncio.TimerHandle]] = {}
+        """Both: oldest first."""
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        source = _source(transport)
+        own = self._by_source.get(source, {})
+        if len(own) >= MOST_OF_ONE:
+            self._end(_victim(own.items()))
+        elif len(self._all) >= MOST:
+            self._end(_victim((one, known[1]) for one, known in self._all.items()))
+        timer = asyncio.get_running_loop().call_later(SECONDS, self._end, handler)
+        self._by_source.setdefault(source, {})[handler] = transport
+        self._all[handler] = source, transport, timer
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self._forget(handler)
+
+    def _end(self, handler: web.RequestHandler) -> None:
+        known = self._all.get(handler)
+        self._forget(handler)
+        if known is not None:
+            known[1].abort()
+
+    def _forget(self, handler: web.RequestHandler) -> None:
+        known = self._all.pop(handler, None)
+        if known is None:
+            return
+        source, _, timer = known
+        timer.cancel()
+        del self._by_source[source][handler]
+        if not self._by_source[source]:
+            del self._by_source[source]
+
+
+def _source(transport: asyncio.Transport) -> str:
+    """Empty where the other end has gone already."""
+    name = transport.get_extra_info("peername")
+    return name[0].removeprefix("::ffff:").partition("%")[0] if name else ""
+
+
+def _victim(some: Iterable[tuple[web.RequestHandler, asyncio.Transport]]) -> web.RequestHandler:
+    """Of some, oldest first: the first that has nothing to read, else the first."""
+    first = None
+    for handler, transport in some:
+        if not _unread(transport):
+            return handler
+        first = first or handler
+    assert first is not None
+    return first
+
+
+def _unread(transport: asyncio.Transport) -> bool:
+    """Whether something has come that is not read yet (tcp(7), SIOCINQ)."""
+    if transport.is_closing():
+        return False
+    held = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4))
+    return bool(struct.unpack("i", held)[0])
