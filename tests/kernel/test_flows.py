@@ -234,7 +234,7 @@ async def test_a_refused_datagram_leaves_no_entry(at_work: Rig) -> None:
     ("after", "answer"),
     [
         pytest.param(
-            {SLICE: BackendSlice(KEY, (BackendPort("UDP", UDP, 8081),), (Member(parse_address(B[0])),))},
+            {SLICE: BackendSlice(KEY, (BackendPort("UDP", UDP, 8089),), (Member(parse_address(B[0])),))},
             "",
             id="another target port",
         ),

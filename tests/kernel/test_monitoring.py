@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sysconfig
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
@@ -15,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.kernel.process import AgentProcess
+from tests.kernel.process import PATIENCE, AgentProcess
 from tests.kernel.rig import Space, by_hand
 
 METRICS = "127.0.0.1:9273"
@@ -75,7 +76,10 @@ def test_metrics_and_health_over_tcp(agent: AgentProcess) -> None:
 def test_what_the_kernel_counted_is_told_by_every_door(agent: AgentProcess) -> None:
     """Seven connections, as the kernel would have them in its set."""
     by_hand("nft add element ip podwire connections '{ 10.96.0.10 . tcp . 80 counter packets 7 bytes 420 }'")
-    assert values("/metrics/services") == {
+    limit = time.monotonic() + PATIENCE
+    while not (found := values("/metrics/services")):  # the first reading, at the start, still serves who asks so soon
+        assert time.monotonic() < limit, "it is never told"
+    assert found == {
         "podwire_service_connections_total default web": 7,
         **{
             f"podwire_service_{name}_total default web": 0
