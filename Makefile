@@ -3,7 +3,8 @@
 
 PYTHON := .venv/bin/python
 CLUSTER_TESTS := tests/cluster
-# As many tests at a time as there are processors; a file's tests often share what they set up.
+# As many tests at a time as there are processors; a file's tests often share what they set up. Not those on the kernel:
+# all namespaces of a machine share its tables of neighbours, which two at a time can fill.
 BESIDE := -n auto --dist loadfile --maxprocesses 8
 
 setup: ## the machine's packages and .venv
@@ -18,7 +19,8 @@ check: ## style, types, walls and the tests that need no root
 	$(PYTHON) -m pytest $(BESIDE) tests/unit
 
 test: root setup ## all tests, those on the real kernel included
-	$(PYTHON) -m pytest $(BESIDE) tests/unit tests/kernel
+	$(PYTHON) -m pytest $(BESIDE) tests/unit
+	$(PYTHON) -m pytest tests/kernel
 
 demo: root setup ## two nodes of network namespaces on this machine, a shop on them, and what they answer
 	.venv/bin/podwire lab demo examples/online-shop --nodes 2

@@ -6,7 +6,7 @@ says. One node goes through all examples, from each state to the next.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pytest
@@ -88,13 +88,14 @@ def backends(held: Held, key: tuple[Any, ...], chain: str) -> Any:
     return frozenset(each for each in slots if each is not None)
 
 
-def says(held: Held, client: Address | None, to: Frontend) -> str | frozenset[Backend]:
-    """What becomes of a client's first packet. `client` None: this node."""
+def says(held: Held, client: Address | None, to: Frontend, own: tuple[Address, ...]) -> str | frozenset[Backend]:
+    """What becomes of a client's first packet. `client` None: this node, whose addresses are `own`; to an address that
+    it has itself it comes from that."""
     key = (show_address(to.address), to.protocol.name.lower(), to.port)
     inside = client is None or within(client, (cidr for (cidr,) in held.sets.get("cluster", ())))
-    if client is not None and key in held.sets.get("restricted", ()):
-        ranges = (cidr for *frontend, cidr in held.sets.get("allowed", ()) if tuple(frontend) == key)
-        if not within(client, ranges):
+    if key in held.sets.get("restricted", ()):
+        ranges = [cidr for *frontend, cidr in held.sets.get("allowed", ()) if tuple(frontend) == key]
+        if not any(within(source, ranges) for source in ((client,) if client is not None else (to.address, *own))):
             return DROPPED
     for name in ("_internal", "") if inside else ("",):
         chain = held.maps.get(f"svc{name}", {}).get(key)
@@ -108,7 +109,7 @@ def says(held: Held, client: Address | None, to: Frontend) -> str | frozenset[Ba
     return REFUSED if key in held.sets.get("refused", ()) else NOT_OURS
 
 
-def within(client: Address, ranges: Iterator[str]) -> bool:
+def within(client: Address, ranges: Iterable[str]) -> bool:
     for text in ranges:
         if "-" in text:
             first, last = map(parse_address, text.split("-"))
@@ -181,5 +182,6 @@ async def test_the_kernel_holds_what_a_fresh_start_makes_and_what_the_model_says
         for client in CLIENTS:
             if client is None or len(client) == len(frontend.address):
                 wanted = model(now, client, frontend)
-                assert says(held, client, frontend) == (frozenset(wanted) if isinstance(wanted, dict) else wanted)
+                found = says(held, client, frontend, now.node.addresses)
+                assert found == (frozenset(wanted) if isinstance(wanted, dict) else wanted)
     assert "nftables" not in await course.rig.running.controller.verify()
