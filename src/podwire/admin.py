@@ -199,10 +199,8 @@ class Answers:
 
     async def service(self, request: web.Request) -> web.Response:
         """A list of one, so that readers know one form."""
-        key = ServiceKey(request.match_info["namespace"], request.match_info["name"])
         now = self._controller.snapshot
-        if key not in now.services:
-            raise web.HTTPNotFound(text=f"no {key} on this node")
+        key = replies.service_asked(request, now)
         return replies.json(views.ServiceList((views.service(now, key),)))
 
     async def pods(self, request: web.Request) -> web.StreamResponse:

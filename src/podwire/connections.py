@@ -10,6 +10,7 @@ import fcntl
 import struct
 import termios
 from collections.abc import Iterable
+from typing import Any
 
 from aiohttp import web
 
@@ -23,9 +24,9 @@ MOST_OF_ONE = 64
 class BriefServer(web.Server):
     """For answers that are made without waiting."""
 
-    def __init__(self, *arguments: object, **options: object) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         # Without lingering: whoever goes on sending after its answer holds nothing.
-        super().__init__(*arguments, lingering_time=0, **options)  # type: ignore[arg-type]
+        super().__init__(*arguments, lingering_time=0, **options)
         self._by_source: dict[str, dict[web.RequestHandler, asyncio.Transport]] = {}
         self._all: dict[web.RequestHandler, tuple[str, asyncio.Transport, asyncio.TimerHandle]] = {}
         """Both: oldest first."""

@@ -13,6 +13,8 @@ from msgspec import Struct
 from prometheus_client.core import Metric
 
 from podwire import metrics
+from podwire.model.objects import ServiceKey
+from podwire.model.snapshot import Snapshot
 
 SLICE = 50
 """Items between two turns of the event loop: about 1 ms of Services with ten backends."""
@@ -41,6 +43,14 @@ async def stream(request: web.Request, name: str, items: Iterator[Struct]) -> we
     await response.write(b"]}")
     await response.write_eof()
     return response
+
+
+def service_asked(request: web.Request, now: Snapshot) -> ServiceKey:
+    """Of a path with NAMESPACE/NAME. Raises HTTPNotFound."""
+    key = ServiceKey(request.match_info["namespace"], request.match_info["name"])
+    if key not in now.services:
+        raise web.HTTPNotFound(text=f"no {key} on this node")
+    return key
 
 
 def exposition(request: web.Request, families: Iterable[Metric]) -> web.Response:

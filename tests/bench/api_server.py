@@ -16,6 +16,7 @@ from aiohttp import web
 
 from podwire.dataplane import netlink
 from tests.bench.objects import NODE, Thing
+from tests.unit import kube_fake
 
 PORT = 6443
 
@@ -25,15 +26,12 @@ class Kind(NamedTuple):
     version: str
     name: str
 
+    def head(self) -> dict[str, str]:
+        """Of an object of this kind."""
+        return {"apiVersion": self.version, "kind": self.name}
 
-KINDS = {
-    "nodes": Kind("/api/v1/nodes", "v1", "Node"),
-    "namespaces": Kind("/api/v1/namespaces", "v1", "Namespace"),
-    "pods": Kind("/api/v1/pods", "v1", "Pod"),
-    "services": Kind("/api/v1/services", "v1", "Service"),
-    "endpointslices": Kind("/apis/discovery.k8s.io/v1/endpointslices", "discovery.k8s.io/v1", "EndpointSlice"),
-    "servicecidrs": Kind("/apis/networking.k8s.io/v1/servicecidrs", "networking.k8s.io/v1", "ServiceCIDR"),
-}
+
+KINDS = {resource: Kind(*kind) for resource, kind in kube_fake.KINDS.items()}
 SELECTIONS = {
     "",
     f"metadata.name={NODE}",
@@ -75,7 +73,7 @@ class ApiServer:
         name = thing["metadata"]["name"]
         held = self._items[resource]
         metadata = {**thing["metadata"], "resourceVersion": str(self.version), "uid": f"uid-{name}"}
-        whole = {"kind": kind.name, "apiVersion": kind.version, **thing, "metadata": metadata}
+        whole = {**kind.head(), **thing, "metadata": metadata}
         encoded = json.dumps(whole, separators=(",", ":")).encode()
         line = b'{"type":"%s","object":%s}\n' % (b"MODIFIED" if name in held else b"ADDED", encoded)
         held[name] = encoded
@@ -153,7 +151,7 @@ class ApiServer:
     def _bookmark(self, resource: str, annotations: dict[str, str]) -> bytes:
         kind = KINDS[resource]
         metadata = {"resourceVersion": str(self.version), "annotations": annotations}
-        thing = {"kind": kind.name, "apiVersion": kind.version, "metadata": metadata}
+        thing = {**kind.head(), "metadata": metadata}
         return json.dumps({"type": "BOOKMARK", "object": thing}).encode() + b"\n"
 
     async def _node(self, request: web.Request) -> web.StreamResponse:

@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from tests.bench.figures import figure, record
+from tests.bench.figures import figure, record, resident
 from tests.kernel.process import started
 from tests.unit.kube_fake import FakeApi, Thing, node, service, service_cidr, slice_
 
@@ -209,12 +209,6 @@ def change(backends: list[str], chance: random.Random) -> None:
             backends.append(new)
         case _:
             backends[chance.randrange(len(backends))] = new
-
-
-def resident(pid: int) -> float:
-    """MB."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
 
 # --- judging -------------------------------------------------------------------------------------

@@ -35,6 +35,12 @@ def percentile(times: Iterable[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
+def resident(pid: int | str) -> float:
+    """MB of memory that a process has now; "self" for this one."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+
+
 def write(found: Sequence[Figure], result: Path = RESULT) -> None:
     """In the place of earlier figures of these names, beside all others."""
     result.parent.mkdir(parents=True, exist_ok=True)

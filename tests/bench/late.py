@@ -16,33 +16,23 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
-from podwire.model.addresses import parse_address
-from podwire.model.objects import (
-    BackendPort,
-    BackendSlice,
-    Member,
-    Object,
-    ObjectKey,
-    Protocol,
-    Service,
-    ServiceKey,
-    ServicePort,
-    SliceKey,
-)
+from podwire.model.objects import Object, ObjectKey
+from podwire.sources.kubernetes import translate
+from tests.bench import objects
+from tests.bench.api_server import KINDS
 from tests.kernel.rig import Rig, Space
 
-BACKENDS, TICK = 10, 0.005
+TICK = 0.005
 
 
-def objects(services: int) -> dict[ObjectKey, Object]:
+def listed(services: int) -> dict[ObjectKey, Object]:
     found: dict[ObjectKey, Object] = {}
     for number in range(services):
-        key, ip = ServiceKey("default", f"s{number}"), number + 20
-        listed = range(number * BACKENDS, (number + 1) * BACKENDS)
-        members = tuple(Member(parse_address(f"10.{2 + n // 65000}.{n // 250 % 250}.{n % 250 + 1}")) for n in listed)
-        address = parse_address(f"10.96.{ip >> 8}.{ip & 255}")
-        found[key] = Service((ServicePort("p", Protocol.TCP, 80),), (address,))
-        found[SliceKey("default", f"s{number}-1")] = BackendSlice(key, (BackendPort("p", Protocol.TCP, 8080),), members)
+        parts = objects.service(number), objects.slice_of(number, objects.backends(number))
+        for kind, part in zip(("services", "endpointslices"), parts, strict=True):
+            key, value, _ = translate(KINDS[kind].head() | part)
+            assert value is not None
+            found[key] = value
     return found
 
 
@@ -60,7 +50,7 @@ async def late(work: Awaitable[Any]) -> dict[str, float]:
 
 async def measure(directory: Path, services: int) -> dict[str, object]:
     rig = Rig(directory, _no_space)
-    assert (await rig.start(objects(services))).error is None
+    assert (await rig.start(listed(services))).error is None
     gc.collect()
     gc.freeze()
     found: dict[str, object] = {"resync": await late(rig.resync()), "verify": await late(rig.drift())}

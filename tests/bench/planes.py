@@ -23,6 +23,7 @@ from podwire.dataplane.nftables import reading
 from podwire.dataplane.nftables import wire as w
 from podwire.model.addresses import IPV4
 from tests.bench.api_server import PORT
+from tests.bench.figures import resident
 from tests.bench.objects import CLUSTER, NODE
 from tests.kernel.rig import Space, entered
 from tests.packets.kube_proxy import programs
@@ -253,6 +254,4 @@ def _cost(process: asyncio.subprocess.Process | None) -> Cost:
     """`ip netns exec` has become the program itself."""
     assert process is not None
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    rss = next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
-    return Cost(sum(map(int, fields[11:15])) / TICKS, rss)
+    return Cost(sum(map(int, fields[11:15])) / TICKS, resident(process.pid))

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from time import monotonic
 from typing import Any
 
-from tests.bench.figures import figure, write
+from tests.bench.figures import figure, ratio, write
 from tests.cluster import podwire, reference
 from tests.cluster.cluster import Cluster, cluster
 from tests.cluster.machine import CommandFailed, DidNotStart
@@ -129,11 +129,15 @@ def figures(rounds: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
     """A sample is a round: the median of its pods, and the last of them."""
     medians = {network: [statistics.median(times) for times in some] for network, some in rounds.items()}
     slowest = {network: [max(times) for times in some] for network, some in rounds.items()}
-    ratios = [ours / theirs for ours, theirs in zip(medians["podwire"], medians["reference"], strict=True)]
     return [
         *(figure(f"pod_start_median_s_{network}", some, "s") for network, some in medians.items()),
         *(figure(f"pod_start_all_s_{network}", some, "s") for network, some in slowest.items()),
-        figure("pod_start_ratio", ratios, "ratio", "bridge, host-local, portmap and kube-proxy"),
+        ratio(
+            "pod_start_ratio",
+            medians["podwire"],
+            medians["reference"],
+            "bridge, host-local, portmap and kube-proxy",
+        ),
     ]
 
 

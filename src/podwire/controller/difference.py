@@ -8,7 +8,7 @@ types (`model/network.py`, `model/objects.py`); this room treats all alike, henc
 from collections.abc import Callable, Iterable, KeysView, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from podwire.model.network import Slots
+from podwire.model.network import room_of
 from podwire.model.objects import Value
 
 Desired = dict[str, dict[Any, Any]]
@@ -112,9 +112,7 @@ class Watched(Protocol):
 
 def gives_room(change: Change) -> bool:
     """Whether something goes with the change."""
-    if change.after is None or not isinstance(change.before, Slots):
-        return change.after is None
-    return len(change.before.backends) > len(change.after.backends)
+    return room_of(change.after) < room_of(change.before)
 
 
 def difference(wanted: Mapping[Any, Any], actual: Mapping[Any, Any], place: Callable[[Any, Any], Any]) -> Difference:

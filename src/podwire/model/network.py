@@ -202,6 +202,11 @@ def listed(words: Iterable[str], between: str = ", ") -> str:
     return between.join([*told[:MOST_LISTED], f"and {more} more"] if more > 0 else told)
 
 
+def room_of(value: object) -> int:
+    """How much a value takes up where it lies; None is nothing."""
+    return 0 if value is None else 1 + (len(value.backends) if isinstance(value, Slots) else 0)
+
+
 class Slots(NamedTuple):
     """A frontend as nftables holds it.
 

@@ -29,6 +29,7 @@ from podwire.model.network import (
     Serving,
 )
 from podwire.model.objects import Node, Service, ServiceKey, ServicePort
+from podwire.model.room import Ranked
 from podwire.model.snapshot import Snapshot, Touched
 from podwire.services.backends import NOBODY, Pool, pools
 
@@ -220,7 +221,12 @@ def owner(now: Snapshot, frontend: Frontend) -> ServiceKey:
 
 
 def oldest(now: Snapshot, rivals: frozenset[ServiceKey]) -> ServiceKey:
-    """Who has what several Services name: by creation time, then name."""
+    """Who has what several Services name."""
     if len(rivals) == 1:
         return next(iter(rivals))
-    return min(rivals, key=lambda key: (now.services[key].created, key.namespace, key.name))
+    return min(rivals, key=lambda key: by_age(now.services[key].created, key))
+
+
+def by_age(created: str, key: ServiceKey) -> Ranked:
+    """Of Services the least is the oldest: by creation time, then name."""
+    return created, key.namespace, key.name

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from podwire.model.addresses import FAMILIES, IPV4, Family
 from podwire.model.network import Frontend, Serving
 from podwire.model.objects import ServiceKey
-from podwire.model.room import NOTHING, UNITS, Capacity, Need, Ranked, Room, fits, part
+from podwire.model.room import NOTHING, UNITS, Capacity, Need, Room, fits, part
 from podwire.model.snapshot import Snapshot
-from podwire.services.frontends import node_port_addresses, serving
+from podwire.services.frontends import by_age, node_port_addresses, serving
 
 
 def shared_out(now: Snapshot, touched: Iterable[ServiceKey]) -> tuple[Snapshot, frozenset[ServiceKey]]:
@@ -151,16 +151,12 @@ def _counted(now: Snapshot, room: Room, touched: Iterable[ServiceKey], capacity:
     for key in moved:
         before = ages.pop(key, None)
         if before is not None:
-            del ranked[bisect_left(ranked, _rank(before, key))]
-    come = sorted(_rank(created, key) for key, created in moved.items() if created is not None)
+            del ranked[bisect_left(ranked, by_age(before, key))]
+    come = sorted(by_age(created, key) for key, created in moved.items() if created is not None)
     ages.update({key: created for key, created in moved.items() if created is not None})
     for each in come if ranked else ():
         insort(ranked, each)
     return replace(room, needs=needs, need=total, ages=ages.finish(), ranked=tuple(ranked or come))
-
-
-def _rank(created: str, key: ServiceKey) -> Ranked:
-    return created, key.namespace, key.name
 
 
 def _left_out(room: Room, capacity: Capacity) -> Map[ServiceKey, frozenset[Family]]:

@@ -20,7 +20,6 @@ from aiohttp import web
 from prometheus_client.core import Metric
 
 from podwire import replies
-from podwire.model.objects import ServiceKey
 from podwire.model.snapshot import Snapshot
 from podwire.statistics import families, views
 from podwire.statistics.collector import PodTotals, ServiceTotals
@@ -50,12 +49,10 @@ def routes(statistics: Statistics, now: Now) -> list[web.RouteDef]:
 
     async def service(request: web.Request) -> web.Response:
         """A list of one, so that readers know one form."""
-        key = ServiceKey(request.match_info["namespace"], request.match_info["name"])
         async with _readable():
             totals = await statistics.services()
         seen = now()
-        if key not in seen.services:
-            raise web.HTTPNotFound(text=f"no {key} on this node")
+        key = replies.service_asked(request, seen)
         told = views.service(seen, key, totals, totals.of_owners())
         return replies.json(views.ServiceStatisticsList((told,)))
 

@@ -23,7 +23,8 @@ from podwire.dataplane.nftables import wire as w
 from podwire.dataplane.nftables.layout import SEAL, TABLE, holders, keyword, layout, renew
 from podwire.dataplane.nftables.watch import Watch
 from podwire.model.addresses import FAMILIES, Family
-from podwire.model.network import AffinityKey, Frontend, HoldersKey, InternalKey, RestrictedKey, RulesKey, Slots
+from podwire.model.network import AffinityKey, Frontend, HoldersKey, RestrictedKey, RulesKey, Slots
+from podwire.services.stale import frontend_of
 
 MAPS = (
     "svc",
@@ -199,7 +200,7 @@ class NFTables:
                 for key, it in refused.items()
                 if isinstance(key, RestrictedKey) and key not in gone
             }
-            of = ((_frontend_of(key), it.full) for key, it in refused.items())
+            of = ((frontend_of(key), it.full) for key, it in refused.items())
             self._stuck |= {frontend: full for frontend, full in of if frontend is not None}
             refused |= self._withheld(left, gone)
         return refused
@@ -209,7 +210,7 @@ class NFTables:
         restriction go of one whose own change was refused: the next attempt is told of both."""
         found = {
             key: Outcome(error=f"{key}: who may use it can't be restricted", full=self._open[frontend])
-            for key, frontend in ((key, _frontend_of(key)) for key in left)
+            for key, frontend in ((key, frontend_of(key)) for key in left)
             if frontend is not None and frontend in self._open
         }
         for key in left:
@@ -349,13 +350,6 @@ class NFTables:
             if not errors:
                 return Outcome(True)
         return Outcome(error=f"{key}: {os.strerror(min(errors.values()))}")
-
-
-def _frontend_of(key: Any) -> Frontend | None:
-    """Where the key is what answers at a frontend."""
-    if isinstance(key, InternalKey):
-        return key.frontend
-    return key if isinstance(key, Frontend) else None
 
 
 def _rules(there: netlink.Socket, family: Family) -> rules.Rules | None:

@@ -201,34 +201,7 @@ def _rules(ip: str) -> dict[str, list[str]]:
         "fib daddr type local return",
         "masquerade",
     ]
-    # TCP by reset: an ICMP answer to a socket that is just sending is lost.
-    refusals = [
-        f"ct state new {frontend} @dropped drop",
-        f"ct state new meta l4proto tcp {frontend} @refused reject with tcp reset",
-        f"ct state new {frontend} @refused reject",
-        f"meta l4proto tcp {ip} daddr @service_ranges reject with tcp reset",
-        f"{ip} daddr @service_ranges reject",
-    ]
-    # A reset or a SYN out of order harms nobody; a SYN's answer may be all that a node on one of two ways sees.
-    stray = "ct state invalid tcp flags ! syn,rst"
-    rules["local"] = ["ct status dnat jump traffic", f"{stray} {ip} daddr @service_ranges drop", *refusals]
-    # What comes in from elsewhere to an external IP was led here by the network, and would be led here again. Where it
-    # is a node's own, the node may answer.
-    elsewhere = f'iifname != "pw*" {ip} daddr @external_ips fib daddr type != local'
-    rules["stray"] = [
-        'iifname "pw*" drop',
-        f"{ip} daddr . {ip} daddr @pods drop",
-        f"{ip} daddr @service_ranges drop",
-        f"{ip} daddr @external_ips drop",
-        'iifname != "lo" fib daddr type local drop',
-    ]
-    rules["entry"] = [
-        'iifname != "lo" ct status dnat jump traffic',  # what goes through lo was counted on its way out
-        f"{stray} goto stray",
-        *refusals,
-        f"meta l4proto tcp {elsewhere} reject with tcp reset",
-        f"{elsewhere} reject",
-    ]
+    rules |= _refusing(ip, frontend)
     for size in CLASSES:
         draws = [size] * (DRAWS if size > 2 else LOOKS) + sorted({1, size // 2} - {0, size}, reverse=True)
         # One rule for each protocol: with a set of them nft lists a rule that it can't load again.
@@ -239,3 +212,37 @@ def _rules(ip: str) -> dict[str, list[str]]:
                 for k in draws
             ]
     return rules
+
+
+def _refusing(ip: str, frontend: str) -> dict[str, list[str]]:
+    """What goes to an address of a Service's and was not translated: as it leaves this node, and as it comes in."""
+    # TCP by reset: an ICMP answer to a socket that is just sending is lost.
+    refusals = [
+        f"ct state new {frontend} @dropped drop",
+        f"ct state new meta l4proto tcp {frontend} @refused reject with tcp reset",
+        f"ct state new {frontend} @refused reject",
+        f"meta l4proto tcp {ip} daddr @service_ranges reject with tcp reset",
+        f"{ip} daddr @service_ranges reject",
+    ]
+    # A reset or a SYN out of order harms nobody; a SYN's answer may be all that a node on one of two ways sees.
+    stray = "ct state invalid tcp flags ! syn,rst"
+    # What comes in from elsewhere to an external IP was led here by the network, and would be led here again. Where it
+    # is a node's own, the node may answer.
+    elsewhere = f'iifname != "pw*" {ip} daddr @external_ips fib daddr type != local'
+    return {
+        "local": ["ct status dnat jump traffic", f"{stray} {ip} daddr @service_ranges drop", *refusals],
+        "stray": [
+            'iifname "pw*" drop',
+            f"{ip} daddr . {ip} daddr @pods drop",
+            f"{ip} daddr @service_ranges drop",
+            f"{ip} daddr @external_ips drop",
+            'iifname != "lo" fib daddr type local drop',
+        ],
+        "entry": [
+            'iifname != "lo" ct status dnat jump traffic',  # what goes through lo was counted on its way out
+            f"{stray} goto stray",
+            *refusals,
+            f"meta l4proto tcp {elsewhere} reject with tcp reset",
+            f"{elsewhere} reject",
+        ],
+    }

@@ -5,7 +5,7 @@ Invariants: elements are no part of it; the seal isn't either, nor is what comes
 (a dormant one has no hooks), type, hook, priority and policy of each chain, all rules in order, shapes of the sets.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from struct import pack
 from typing import NamedTuple
 
@@ -135,10 +135,9 @@ def fill(family: Family, pattern: Pattern, held: Rules) -> list[Message]:
     """The messages that add what a living table lacks and nothing leads to yet: maps, and chains without a hook."""
     there = {_name(shape[0]) for shape in held.sets}
     found = _sets(family, pattern, [name for name in pattern.sets if name not in there])
-    new = {name.encode() + b"\0" for name, seen in pattern.rules.chains.items() if 4 not in seen} - {
-        name.encode() + b"\0" for name in held.chains
-    }
-    found += [Message(NEWCHAIN, CREATE, table(family) + attr(3, name)) for name in sorted(new)]
+    hookless = {name for name, seen in pattern.rules.chains.items() if 4 not in seen}
+    new = sorted(hookless - held.chains.keys())
+    found += [Message(NEWCHAIN, CREATE, table(family) + text(3, name)) for name in new]
     return found + _rules(family, pattern.rules, new)
 
 
@@ -148,8 +147,9 @@ def anew(family: Family, pattern: Pattern, between: Iterable[Message]) -> list[M
     whole, flags = table(family), attr(_TABLE_FLAGS, pack(">I", pattern.rules.flags))
     found = [Message(DELTABLE, 0, whole), Message(NEWTABLE, CREATE, whole + flags)]
     found += _sets(family, pattern, list(pattern.sets))
-    found += [Message(NEWCHAIN, CREATE, whole + text(3, name) + _hook(seen)) for name, seen in _chains(pattern.rules)]
-    return [*found, *between, *_rules(family, pattern.rules, {name.encode() + b"\0" for name in pattern.rules.chains})]
+    chains = sorted(pattern.rules.chains.items())
+    found += [Message(NEWCHAIN, CREATE, whole + text(3, name) + _hook(seen)) for name, seen in chains]
+    return [*found, *between, *_rules(family, pattern.rules, pattern.rules.chains)]
 
 
 def _sets(family: Family, pattern: Pattern, names: list[str]) -> list[Message]:
@@ -162,16 +162,12 @@ def _sets(family: Family, pattern: Pattern, names: list[str]) -> list[Message]:
     return found
 
 
-def _chains(it: Rules) -> Iterator[tuple[str, dict[int, bytes]]]:
-    yield from sorted(it.chains.items())
-
-
 def _hook(seen: dict[int, bytes]) -> bytes:
     return b"".join(attr(kind | NESTED * (kind == 4), seen[kind]) for kind in (4, 5, 7) if kind in seen)
 
 
-def _rules(family: Family, pattern: Rules, chains: set[bytes]) -> list[Message]:
-    listed = [(chain, each) for chain, each in pattern.rules if chain in chains]
+def _rules(family: Family, pattern: Rules, chains: Container[str]) -> list[Message]:
+    listed = [(chain, each) for chain, each in pattern.rules if _name(chain) in chains]
     head = table(family)
     return [Message(NEWRULE, CREATE | APPEND, head + attr(2, chain) + nest(4, *_taken(each))) for chain, each in listed]
 
@@ -188,7 +184,7 @@ def swap(family: Family, pattern: Rules, held: Rules) -> list[Message]:
         found.append(Message(NEWCHAIN, CREATE, whole + text(3, name) + _hook(seen)))
     found += [Message(DELRULE, 0, whole + text(2, name)) for name in held.chains]
     found += [Message(DELCHAIN, 0, whole + text(3, name)) for name in held.chains if name not in pattern.chains]
-    found += _rules(family, pattern, {chain for chain, _ in pattern.rules})
+    found += _rules(family, pattern, pattern.chains)
     return [*found, *(Message(DELSET, 0, whole + attr(2, name)) for name in sorted(there - wanted))]
 
 
