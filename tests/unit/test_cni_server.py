@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from grpc import aio
 from immutables import Map
+from msgspec.structs import replace
 
 from podwire.cni.cni_pb2 import CniReply, CniRequest
 from podwire.controller.difference import Change, Difference, Outcome
-from podwire.controller.events import AddPod, DeletePod, Event, PodWired, Refused
+from podwire.controller.events import AddPod, CollectPods, DeletePod, Event, PodWired, Refused, Resync
 from podwire.controller.snapshot import fold
 from podwire.controller.transaction import Result, Step
 from podwire.model.addresses import parse_prefix
@@ -128,7 +129,9 @@ async def served(stopped: Served) -> AsyncIterator[Served]:
 async def test_add_attaches_the_pod_and_says_how(served: Served, version: str) -> None:
     code, said = await served.ask("ADD", CONFIG | {"cniVersion": version})
     assert code == 0
-    assert served.controller.events == [AddPod(KEY, PodKey("shop", "web-0"), "/run/netns/x", 4, 4026532000)]
+    assert served.controller.events == [
+        AddPod(KEY, PodKey("shop", "web-0"), "/run/netns/x", 4, 4026532000, network="podwire")
+    ]
     node, pod = said["interfaces"]
     assert (node["name"], node["mac"]) == (interface_name(KEY), "ee:ee:ee:ee:ee:ee")
     assert (pod["name"], pod["mac"], pod["sandbox"]) == ("eth0", pod_mac(KEY).hex(":"), "/run/netns/x")
@@ -145,7 +148,7 @@ async def test_add_attaches_the_pod_and_says_how(served: Served, version: str) -
 
 async def test_add_without_kubernetes_names_the_pod_by_its_container(served: Served) -> None:
     assert (await served.ask("ADD", CNI_ARGS=""))[0] == 0
-    assert served.controller.events == [AddPod(KEY, PodKey("", "c1"), "/run/netns/x", 4, 4026532000)]
+    assert served.controller.events == [AddPod(KEY, PodKey("", "c1"), "/run/netns/x", 4, 4026532000, network="podwire")]
 
 
 async def test_add_on_a_node_without_a_block_is_to_be_tried_again(served: Served) -> None:
@@ -297,6 +300,98 @@ async def test_check_without_a_result(served: Served) -> None:
     assert (code, said["code"]) == (1, 7)
 
 
+# --- GC ----------------------------------------------------------------------------------------
+
+
+GC = CONFIG | {"cniVersion": "1.1.0"}
+LIST = "cni.dev/valid-attachments"
+ALL = {name: AttachmentKey(name, "eth0") for name in ("a", "b", "c")}
+
+
+def listed(*names: str) -> list[dict[str, str]]:
+    return [{"containerID": name, "ifname": "eth0"} for name in names]
+
+
+async def roomy(served: Served) -> None:
+    """Three of this network, one of another, and one whose network nobody knows."""
+    many = Node(pod_cidrs=(parse_prefix("10.1.0.0/24"),))
+    now = replace(served.controller.snapshot, nodes=Map({NodeKey("one"): many}))
+    for number, name in enumerate("abc"):
+        now, _ = fold(now, AddPod(ALL[name], PodKey("shop", name), f"/{name}", 4, number + 1, network="podwire"))
+    now, _ = fold(now, AddPod(AttachmentKey("a", "net1"), PodKey("shop", "a"), "/other", 4, 8, network="other"))
+    served.controller.snapshot, _ = fold(now, AddPod(AttachmentKey("old", "eth0"), PodKey("shop", "o"), "/o", 4, 9))
+
+
+@pytest.mark.parametrize(
+    ("config", "gone"),
+    [
+        pytest.param(GC, "", id="without a list nothing is collected"),
+        pytest.param(GC | {LIST: None}, "abc", id="null is an empty list"),
+        pytest.param(GC | {LIST: []}, "abc", id="an empty list"),
+        pytest.param(GC | {LIST: listed("b", "unknown")}, "ac", id="what is listed stays"),
+        pytest.param(GC | {LIST: [{"containerID": "a", "ifname": "net1"}]}, "abc", id="by both its names"),
+        pytest.param(GC | {LIST: None, "name": "third"}, "", id="another network"),
+    ],
+)
+async def test_gc_collects_what_is_not_listed_of_its_network(served: Served, config: Any, gone: str) -> None:
+    await roomy(served)
+    before = set(served.controller.snapshot.attachments)
+    assert await served.ask("GC", config) == (0, None)
+    assert before - set(served.controller.snapshot.attachments) == {ALL[name] for name in gone}
+    kinds = [type(event) for event in served.controller.events]
+    assert kinds == ([CollectPods, Resync] if LIST in config else [])
+
+
+async def test_gc_touches_nothing_that_came_after_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what is added while the spool is replayed, even by the names of what has just gone, nor what was being
+    added when it came."""
+    await roomy(served)
+    asked, late = asyncio.Event(), asyncio.Event()
+    submit = served.controller.submit
+
+    def slow(event: Event) -> asyncio.Future[Result]:
+        if not isinstance(event, DeletePod) or event.key != AttachmentKey("spooled", "eth0"):
+            return submit(event)
+        asked.set()
+        return asyncio.ensure_future(_after(late, submit, event))
+
+    monkeypatch.setattr(served.controller, "submit", slow)
+    served.leave("1.del", message("DEL", CNI_CONTAINERID="spooled"))
+    under_way = asyncio.create_task(served.ask("ADD", CNI_CONTAINERID="early", CNI_NETNS="/run/netns/y"))
+    await asked.wait()
+    received = asyncio.Event()
+    parse = cni_server.parse_request
+    monkeypatch.setattr(cni_server, "parse_request", lambda *asked: (received.set(), parse(*asked))[1])
+    collecting = asyncio.create_task(served.ask("GC", GC | {LIST: []}))
+    await received.wait()  # and what it does at once it has done by then
+    served.controller.snapshot, _ = fold(served.controller.snapshot, DeletePod(ALL["c"]))
+    again = AddPod(ALL["c"], PodKey("shop", "c"), "/c2", 4, 77, network="podwire")
+    served.controller.snapshot, _ = fold(served.controller.snapshot, again)
+    late.set()
+    assert await collecting == (0, None)
+    assert (await under_way)[0] == 0
+    left = {key.sandbox for key, it in served.controller.snapshot.attachments.items() if it.network == "podwire"}
+    assert left == {"early", "c"}
+
+
+async def _after(ready: asyncio.Event, submit: Callable[[Event], asyncio.Future[Result]], event: Event) -> Result:
+    await ready.wait()
+    return await submit(event)
+
+
+async def test_gc_goes_on_past_errors_and_tells_all_of_them(served: Served) -> None:
+    await roomy(served)
+    served.leave("1.del", message("DEL", CNI_CONTAINERID="spooled"))
+    failed = {key: Outcome(error=f"{key}: no luck") for key in (ALL["a"], ALL["c"])}
+    served.controller.steps = (Step("linux", dict.fromkeys(failed, Change(1, None)), failed, 0),)
+    served.controller.failing[CollectPods] = "no luck"
+    code, said = await served.ask("GC", GC | {LIST: listed("b")})
+    assert (code, said["code"]) == (1, 5)
+    assert all(str(key) in said["msg"] for key in failed)
+    assert [type(event) for event in served.controller.events] == [DeletePod, CollectPods, Resync]
+    assert list(served.spool.iterdir()) == []
+
+
 # --- what can go wrong -------------------------------------------------------------------------
 
 
@@ -306,7 +401,10 @@ async def test_check_without_a_result(served: Served) -> None:
         pytest.param(b"\xff\xff", 6, id="no message"),
         pytest.param(b"\x0a\x02\xff\xff", 6, id="environment that is no text"),
         pytest.param(b"", 4, id="empty message"),
-        pytest.param(message("GC"), 4, id="a verb that is not served"),
+        pytest.param(message("gc"), 4, id="a verb that does not exist"),
+        pytest.param(message("GC"), 1, id="GC in a version that has none"),
+        pytest.param(message("GC", GC | {LIST: {}}), 6, id="a list of valid attachments that is none"),
+        pytest.param(message("GC", GC | {LIST: [{"containerID": "c1"}]}), 6, id="half a valid attachment"),
         pytest.param(message("ADD", CONFIG | {"cniVersion": "0.2.0"}), 1, id="old version"),
     ],
 )

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType, field
 
 from podwire.cni.errors import VERSIONS, CniError, ErrorCode
 from podwire.model.objects import AttachmentKey, PodKey
 
-COMMANDS = ("ADD", "CHECK", "DEL", "STATUS", "VERSION")
+COMMANDS = ("ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION")
 
 _REQUIRED = {
     "ADD": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
@@ -28,11 +28,21 @@ _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 INTERFACE_BYTES = 15
 """IFNAMSIZ (linux/if.h) is 16, the last a zero."""
 
+GC_SINCE = "1.1.0"
+"""The version of the specification that has GC; there is none later."""
+
 _TRUE, _FALSE = ("1", "true"), ("0", "false")
 _ARGUMENTS = ("K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_INFRA_CONTAINER_ID", "K8S_POD_UID")
 
 _UNSUPPORTED = ("portMappings", "bandwidth", "ips", "mac")
 """Of runtimeConfig: what would change the pod's network (CNI conventions)."""
+
+
+class Valid(Struct, frozen=True):
+    """An attachment that a runtime has (CNI spec 1.1.0, section 2, "cni.dev/valid-attachments")."""
+
+    container: str = field(name="containerID")
+    interface: str = field(name="ifname")
 
 
 class NetworkConfig(Struct, frozen=True, rename="camel"):
@@ -43,16 +53,21 @@ class NetworkConfig(Struct, frozen=True, rename="camel"):
     prev_result: dict[str, Any] | None = None
     runtime_config: dict[str, Any] | None = None
     ipam: dict[str, Any] | None = None
+    valid: list[Valid] | UnsetType | None = field(name="cni.dev/valid-attachments", default=UNSET)
 
 
 class Request(Struct, frozen=True):
-    """`key`, `pod` and `netns` are set for ADD, CHECK and DEL only; a DEL's netns may be ""."""
+    """`key`, `pod`, `uid` and `netns` are set for ADD, CHECK and DEL only; a DEL's netns may be "", `uid` (the pod's in
+    Kubernetes) is where nobody tells it. `valid` is set for GC only: None where the runtime has sent no list, so that
+    nothing is to be collected."""
 
     command: str
     config: NetworkConfig
     key: AttachmentKey = AttachmentKey("", "")
     pod: PodKey = PodKey("", "")
     netns: str = ""
+    uid: str = ""
+    valid: frozenset[AttachmentKey] | None = None
 
     @property
     def version(self) -> str:
@@ -74,11 +89,16 @@ def parse_request(environment: Iterable[str], stdin: bytes) -> Request:
     check_config(config, command)
     if command == "STATUS":
         return Request(command, config)
+    if command == "GC":
+        return Request(command, config, valid=_valid(config))
     sandbox, interface = variables["CNI_CONTAINERID"], variables["CNI_IFNAME"]
     check_sandbox(sandbox)
     check_interface(interface)
-    pod = pod_of(parse_arguments(variables.get("CNI_ARGS", "")), sandbox)
-    return Request(command, config, AttachmentKey(sandbox, interface), pod, variables.get("CNI_NETNS", ""))
+    key, netns = AttachmentKey(sandbox, interface), variables.get("CNI_NETNS", "")
+    if command == "DEL":  # whose it was is no question: a DEL that fails would come again for ever
+        return Request(command, config, key, netns=netns)
+    arguments = parse_arguments(variables.get("CNI_ARGS", ""))
+    return Request(command, config, key, pod_of(arguments, sandbox), netns, arguments.get("K8S_POD_UID", ""))
 
 
 def asked_version(stdin: bytes) -> str:
@@ -164,8 +184,20 @@ def check_config(config: NetworkConfig, command: str) -> None:
             'network configuration: name: expected a letter or digit, then letters, digits, "_", "." and "-"; '
             f"found {config.name!r}",
         )
+    if command == "GC" and config.cni_version != GC_SINCE:
+        raise CniError(
+            ErrorCode.INCOMPATIBLE_VERSION,
+            f"network configuration: cniVersion: GC needs {GC_SINCE}; found {config.cni_version!r}",
+        )
     if command == "ADD":
         _check_add(config)
+
+
+def _valid(config: NetworkConfig) -> frozenset[AttachmentKey] | None:
+    """No list is no question; null is what runtimes make of an empty one."""
+    if config.valid is UNSET:
+        return None
+    return frozenset(AttachmentKey(it.container, it.interface) for it in config.valid or ())
 
 
 def _check_add(config: NetworkConfig) -> None:

@@ -57,13 +57,16 @@ class Event(Value, frozen=True):
 
 
 class AddPod(Event, frozen=True):
-    """Attach a pod. `netns` is the path of its network namespace, `device` and `inode` tell which one that is."""
+    """Attach a pod. `netns` is the path of its network namespace, `device` and `inode` tell which one that is. `uid` is
+    the pod's in Kubernetes, `network` the name of the CNI configuration; both may be ""."""
 
     key: AttachmentKey
     pod: PodKey
     netns: str
     device: int = 0
     inode: int = 0
+    uid: str = ""
+    network: str = ""
     again: bool = False
     """It was refused once, and what was dead has been released since."""
     on_failure: ClassVar[OnFailure] = OnFailure.REVERT
@@ -90,6 +93,19 @@ class DeletePod(Event, frozen=True):
 
     def __str__(self) -> str:
         return f"DeletePod {_short(self.key)}"
+
+
+class CollectPods(Event, frozen=True):
+    """Detach what the runtime no longer knows (CNI's GC): the attachments of this network that are not in `valid`, up
+    to that `serial`: what is younger came after the runtime had made its list."""
+
+    network: str
+    valid: frozenset[AttachmentKey]
+    serial: int
+    on_failure: ClassVar[OnFailure] = OnFailure.IGNORE
+
+    def __str__(self) -> str:
+        return f"CollectPods of {self.network}, beside {len(self.valid)} valid"
 
 
 class SandboxGone(Event, frozen=True):
@@ -135,6 +151,7 @@ class ResyncReason(Enum):
     STARTUP = "startup"
     ON_DEMAND = "on demand"
     HEALING = "healing"
+    COLLECTION = "collection"
     SOURCE_RECONNECTED = "source reconnected"
 
 

@@ -39,6 +39,8 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
             return _released(now, frozenset((key,)))
         case e.SandboxGone(keys):
             return _released(now, keys)
+        case e.CollectPods(network, valid, serial):
+            return _released(now, unclaimed(now, network, valid, serial))
         case e.SandboxUnseen(keys):
             touched = _with_housemates(now, keys)
             for key in sorted(key for key in keys if key in now.attachments):
@@ -88,7 +90,8 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
     before = now.attachments.get(event.key)
     if before is not None:  # a repeated ADD keeps its addresses and its confirmation
         there = {"netns": event.netns, "device": event.device, "inode": event.inode}
-        return _hold(now, event.key, replace(before, pod=event.pod, **there))
+        known = {name: value for name in ("uid", "network") if (value := getattr(event, name))}
+        return _hold(now, event.key, replace(before, pod=event.pod, **there, **known))
     for other in keys_of(f"{event.key.sandbox}.{event.key.interface}"):
         if other in now.attachments:  # not this one: it would be a repeated ADD
             raise e.Refused(
@@ -109,8 +112,25 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
     for old in set(cursors) - set(now.node.pod_cidrs):
         cursors = cursors.delete(old)
     index = blocks.next_index(interface_name(event.key), now.ledger)
-    attachment = Attachment(event.pod, event.netns, tuple(addresses), index, device=event.device, inode=event.inode)
+    attachment = Attachment(
+        event.pod,
+        event.netns,
+        tuple(addresses),
+        index,
+        device=event.device,
+        inode=event.inode,
+        uid=event.uid,
+        network=event.network,
+        serial=now.serial + 1,
+    )
     return _hold(replace(now, cursors=cursors), event.key, attachment)
+
+
+def unclaimed(now: Snapshot, network: str, valid: frozenset[AttachmentKey], serial: int) -> frozenset[AttachmentKey]:
+    """Whom a runtime's list of valid attachments leaves out. Of which network an older version's rows are, and those
+    that were taken from the kernel, nobody knows: they are left alone."""
+    mine = (key for key, it in now.attachments.items() if it.network == network and it.serial <= serial)
+    return frozenset(mine) - valid
 
 
 def _hold(now: Snapshot, key: AttachmentKey, attachment: Attachment) -> Snapshot:
@@ -118,7 +138,8 @@ def _hold(now: Snapshot, key: AttachmentKey, attachment: Attachment) -> Snapshot
     for item in _items(attachment):
         ledger = ledger.set(item, key)
     housed = _house(now.housed, key, now.attachments.get(key), attachment)
-    return replace(now, attachments=now.attachments.set(key, attachment), ledger=ledger, housed=housed)
+    serial = max(now.serial, attachment.serial)
+    return replace(now, attachments=now.attachments.set(key, attachment), ledger=ledger, housed=housed, serial=serial)
 
 
 def _house(

@@ -95,9 +95,12 @@ class Result(Value, frozen=True):
 
     def error_without(self, driver: str) -> str | None:
         """What would have gone wrong without this driver's errors."""
+        return next(iter(self.errors_without(driver)), None)
+
+    def errors_without(self, driver: str) -> list[str]:
         if not self.steps:
-            return self.error
-        return next((text for step in self.steps if step.driver != driver for text in step.errors()), None)
+            return [] if self.error is None else [self.error]
+        return [text for step in self.steps if step.driver != driver for text in step.errors()]
 
     def unsettled(self) -> frozenset[str]:
         """The drivers that failed in something, or want to be read again; but not for what is gone for ever, or has no

@@ -180,6 +180,8 @@ class Attachment(Value, frozen=True):
     `netns` is the path of the pod's network namespace ("" where it is not known any more), `device` and `inode` tell
     which namespace the path led to (stat(2); 0 in the rows of older versions). `index` is the interface index of the
     node's end (allocated like an address), `confirmed` false until all of it was made: a start releases what is not.
+    `uid` is the pod's in Kubernetes, `network` the name of the CNI configuration (both "" where not told, and in the
+    rows of older versions). Of two attachments the later has the greater `serial`.
     """
 
     pod: PodKey
@@ -189,6 +191,9 @@ class Attachment(Value, frozen=True):
     confirmed: bool = False
     device: int = 0
     inode: int = 0
+    uid: str = ""
+    network: str = ""
+    serial: int = 0
 
 
 ObjectKey = NamespaceKey | NodeKey | PodKey | ServiceKey | SliceKey | ServiceCIDRKey

@@ -118,6 +118,8 @@ class Snapshot(Struct, frozen=True):
     """Pod addresses and interface indexes in use."""
     housed: Map[str, frozenset[AttachmentKey]] = Map()
     """By pods' network namespace, and by the path that led to it: who is attached there."""
+    serial: int = 0
+    """The greatest that an attachment ever had."""
     cursors: Map[Prefix, int] = Map()
     """By block: where the next search for an address begins."""
 

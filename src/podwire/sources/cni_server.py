@@ -25,7 +25,7 @@ from podwire.cni.errors import CniError, ErrorCode, encode_error
 from podwire.cni.request import Request, asked_version, parse_request
 from podwire.cni.result import AddResult, End, add_result, decode_previous, encode, encode_versions, missing
 from podwire.controller.difference import Difference
-from podwire.controller.events import AddPod, DeletePod, Event, Refusal
+from podwire.controller.events import AddPod, CollectPods, DeletePod, Event, Refusal, Resync, ResyncReason
 from podwire.controller.transaction import Result
 from podwire.model.addresses import family_of
 from podwire.model.network import CursorKey
@@ -37,7 +37,7 @@ from podwire.sources.cni_spool import replay, spooled
 
 log = logging.getLogger(__name__)
 
-STORE = "store"
+STORE, LINUX = "store", "linux"
 NS_GET_NSTYPE, CLONE_NEWNET = 0xB703, 0x4000_0000
 """ioctl_ns(2): the kind of namespace that an open file is."""
 
@@ -63,12 +63,14 @@ class Cni(NamedTuple):
     controller: Controller
     spool: Path
     replaying: asyncio.Lock
+    adding: list[AttachmentKey]
+    """Whose ADD is under way."""
 
 
 async def serve(socket: Path, spool: Path, controller: Controller) -> aio.Server:
     """Serves on a unix socket that only root can open. The caller holds the state directory's lock: a socket that is
     there already is a dead agent's. Raises OSError where socket or spool can't be made."""
-    cni = Cni(controller, spool, asyncio.Lock())
+    cni = Cni(controller, spool, asyncio.Lock(), [])
     _make_room(socket, spool)
     await _replay(cni)
 
@@ -114,7 +116,11 @@ async def _carry_out(cni: Cni, request: Request) -> bytes:
     """What to print. Raises CniError."""
     match request.command:
         case "ADD":
-            return await _add(cni, request)
+            cni.adding.append(request.key)
+            try:
+                return await _add(cni, request)
+            finally:
+                cni.adding.remove(request.key)
         case "DEL":
             error = await _delete(cni, request.key)
             if error is not None:
@@ -122,6 +128,9 @@ async def _carry_out(cni: Cni, request: Request) -> bytes:
             return b""
         case "CHECK":
             await _check(cni.controller, request)
+            return b""
+        case "GC":
+            await _collect(cni, request)
             return b""
         case "STATUS":
             why = status(cni.controller)
@@ -148,7 +157,9 @@ async def _add(cni: Cni, request: Request) -> bytes:
             await _replay(cni)
     except OSError as error:  # there may be a DEL in it that has to go before
         raise CniError(ErrorCode.TRY_AGAIN_LATER, f"{cni.spool}: can't be listed: {error.strerror}") from None
-    result = await cni.controller.submit(AddPod(request.key, request.pod, request.netns, device, inode))
+    key, pod, netns = request.key, request.pod, request.netns
+    added = AddPod(key, pod, netns, device, inode, request.uid, request.config.name)
+    result = await cni.controller.submit(added)
     if result.error is not None:
         if result.refusal is Refusal.OCCUPIED:
             raise _namespace(result.error)
@@ -165,6 +176,37 @@ async def _delete(cni: Cni, key: AttachmentKey) -> str | None:
     """Why it is not detached. A row that can't be removed now (a full disk) is no reason: what the pod had is free, and
     healing removes the row; a DEL "should generally complete without error" (CNI spec 1.1.0, section 4, "DEL")."""
     return (await cni.controller.submit(DeletePod(key))).error_without(STORE)
+
+
+async def _collect(cni: Cni, request: Request) -> None:
+    """What nobody has any more: the runtime's DELs in the spool, the attachments that it does not list, and links of
+    ours without one. What comes while this goes on is no part of it. Goes on past errors, and raises CniError with all
+    of them at the end (CNI spec 1.1.0, section 4, "GC")."""
+    if request.valid is None:
+        return
+    valid = request.valid | frozenset(cni.adding)  # no runtime lists what it has no answer for yet
+    asked = CollectPods(request.config.name, valid, cni.controller.snapshot.serial)
+    errors: list[str] = []
+    try:
+        await _replay(cni)
+    except OSError as error:
+        errors.append(f"{cni.spool}: can't be listed: {error.strerror}")
+    errors += (await cni.controller.submit(asked)).errors_without(STORE)
+    swept = await cni.controller.submit(Resync(ResyncReason.COLLECTION, drivers=frozenset((STORE, LINUX))))
+    errors += _not_swept(swept)
+    if errors:
+        raise CniError(ErrorCode.IO_FAILURE, "not all could be collected: " + "; ".join(dict.fromkeys(errors)))
+
+
+def _not_swept(swept: Result) -> list[str]:
+    """What else a resync could not do is no concern of a GC."""
+    if not swept.steps:
+        return [] if swept.error is None else [swept.error]
+    errors = [step.error for step in swept.steps if step.error is not None]
+    for step in swept.steps:
+        gone = (outcome for key, outcome in step.outcomes.items() if (it := step.difference.get(key)) and not it.after)
+        errors += [outcome.error for outcome in gone if outcome.error is not None]
+    return errors
 
 
 async def _replay(cni: Cni) -> None:
