@@ -46,6 +46,7 @@ from podwire.model.snapshot import Local, Snapshot
 from podwire.model.text import printable
 from podwire.nodes import own, routes
 from podwire.pods import wiring
+from podwire.pods.names import link_of
 from podwire.preflight import CannotStart
 from podwire.services import frontends
 from podwire.sources import cni_server, kernel_watch, kube_status, node_addresses
@@ -141,7 +142,7 @@ class Agent:
 
     def _identified(self, attachments: Mapping[AttachmentKey, Attachment]) -> dict[AttachmentKey, Attachment]:
         """Those of older versions, which noted only the path of a namespace, with what tells it from others."""
-        unknown = {wiring.interface_name(key): key for key, it in attachments.items() if it.netns and not it.inode}
+        unknown = {link_of(key, it): key for key, it in attachments.items() if it.netns and not it.inode}
         paths = {name: attachments[key].netns for name, key in unknown.items()}
         found = self.linux.identities(paths) if paths else {}
         return dict(attachments) | {

@@ -21,7 +21,8 @@ from podwire.model.addresses import Address, show_address
 from podwire.model.network import Frontend, Serving, Slots
 from podwire.model.objects import Attachment, AttachmentKey, ServiceKey
 from podwire.model.snapshot import UNKNOWN, Snapshot
-from podwire.pods.wiring import interface_name, wiring
+from podwire.pods.names import link_of
+from podwire.pods.wiring import leads, wiring
 from podwire.services.frontends import claimed, frontends, owner
 from podwire.services.room import lacking
 
@@ -276,7 +277,7 @@ def pod(now: Snapshot, key: AttachmentKey) -> PodView:
         name=it.pod.name,
         state=pod_state(now, key, it),
         addresses=tuple(show_address(address) for address in it.addresses),
-        link=interface_name(key),
+        link=link_of(key, it),
         index=it.index,
         sandbox=key.sandbox,
         interface=key.interface,
@@ -286,7 +287,7 @@ def pod(now: Snapshot, key: AttachmentKey) -> PodView:
 
 def pod_state(now: Snapshot, key: AttachmentKey, it: Attachment) -> PodState:
     held = _reported(now, "linux")
-    parts = [held.get(part) for part in wiring(key, it, now.local.mtu)]
+    parts = [held.get(part) for part in wiring(key, it, now.local.mtu, leading=leads(now, key))]
     if UNKNOWN in parts:
         return PodState.FAILED
     return PodState.PENDING if None in parts or not it.confirmed else PodState.WIRED

@@ -15,7 +15,7 @@ from podwire import agent
 from podwire.controller.events import Refusal
 from podwire.model.addresses import parse_prefix
 from podwire.model.objects import Node
-from podwire.pods.wiring import interface_name
+from podwire.pods.names import interface_name
 from tests.kernel.rig import NODE, NODE_OBJECT, TARGET_PORT, Rig, ask, dump, respond, service, sh
 
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from podwire.controller.events import AddPod, Refusal
+from podwire.controller.events import Refusal
 from podwire.model.addresses import parse_prefix
-from podwire.model.objects import Attachment, AttachmentKey, Node, PodKey
-from podwire.pods.wiring import interface_name
+from podwire.model.objects import Attachment, Node
+from podwire.pods.names import interface_name
 from tests.kernel.hands import links_gone
 from tests.kernel.rig import NODE, Rig, Space, ask, by_hand, dump, identity, respond, service, sh, silence
 
@@ -212,24 +212,6 @@ async def test_rows_of_an_older_version_learn_their_namespaces(by: By, moved: bo
     assert ask(rig.pods["b"], "10.96.0.10").startswith("a ")
 
 
-@pytest.mark.parametrize("interface", ["net1", "eth0.5"])
-async def test_a_namespace_gets_one_interface(by: By, interface: str) -> None:
-    """A second would have no way out that answers: the pod has one default route. What is there stays as it is."""
-    rig = by.rig
-    node, inside, rows = dump(), seen_in(by.space), rig.rows()
-    key = AttachmentKey("sandbox-a", interface)
-    add = AddPod(key, PodKey("default", "a"), by.space.path, *identity(by.space.path))
-    result = await rig.running.controller.submit(add)
-    assert result.refusal is Refusal.OCCUPIED
-    assert result.error is not None
-    assert "eth0 of sandbox sandbox-a" in result.error
-    assert (dump(), seen_in(by.space), rig.rows()) == (node, inside, rows)
-    assert (await rig.delete("a")).error is None
-    rig.running.linux.collect()
-    assert (await rig.running.controller.submit(add)).error is None
-    assert await rig.drift() == []
-
-
 async def test_a_dead_sandbox_whose_inode_another_has_is_in_nobodys_way(by: By) -> None:
     """Its link went with its namespace; the number is given to the next namespace at once."""
     rig = by.rig
@@ -256,7 +238,7 @@ async def test_who_came_by_a_path_that_leads_elsewhere_now_has_lost_it(by: By, l
         sh("ip", "netns", "del", by.space.name)
         links_gone(rig, "a")
     by.to(fresh.path)
-    assert (await rig.add("a", str(by.path), sandbox="new")).error is None
+    assert (await rig.add("c", str(by.path))).error is None
     await rig.history_has(f"Sandbox{'Unseen' if lives else 'Gone'} sandbox-a/eth0")
     assert (rig.key("a") in rig.running.controller.snapshot.attachments) is lives
     if lives:

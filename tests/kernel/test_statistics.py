@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from podwire.model.addresses import parse_address
 from podwire.model.network import Frontend
 from podwire.model.objects import AttachmentKey, Object, ObjectKey, Protocol, Service, ServiceKey, SliceKey
-from podwire.pods.wiring import interface_name
+from podwire.pods.names import interface_name
 from podwire.statistics.totals import Counts
 from tests.kernel.outside import NODES, connect
 from tests.kernel.rig import Rig, Space, ask, by_hand, in_space, service, sh

@@ -27,7 +27,7 @@ from podwire.explain.services import LIMITS
 from podwire.model.addresses import parse_address
 from podwire.model.network import Slots
 from podwire.model.objects import AttachmentKey, BackendSlice, Member, PodKey, ServiceKey, SliceKey
-from podwire.pods.wiring import interface_name
+from podwire.pods.names import interface_name
 from tests.unit.served_agent import BACK, EMPTY, FRONT, RECORDS, ServedAgent, frontend, node, record, serving
 
 PODWIRE = Path(sys.executable).parent / "podwire"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from podwire.pods.wiring import interface_name
+from podwire.pods.names import interface_name
 from tests.unit.served_agent import BACK, FRONT, serving
 from tests.unit.test_cli import ask, rows
 

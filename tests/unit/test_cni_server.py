@@ -22,7 +22,7 @@ from podwire.model.addresses import parse_prefix
 from podwire.model.network import CursorKey, RouteKey
 from podwire.model.objects import AttachmentKey, Node, NodeKey, PodKey
 from podwire.model.snapshot import Local, Snapshot, Touched
-from podwire.pods.wiring import interface_name, pod_mac
+from podwire.pods.names import interface_name, pod_mac
 from podwire.sources import cni_server
 
 NODE = Node(pod_cidrs=(parse_prefix("10.1.0.0/30"), parse_prefix("fd00:1::/64")))
@@ -134,7 +134,7 @@ async def test_add_attaches_the_pod_and_says_how(served: Served, version: str) -
     ]
     node, pod = said["interfaces"]
     assert (node["name"], node["mac"]) == (interface_name(KEY), "ee:ee:ee:ee:ee:ee")
-    assert (pod["name"], pod["mac"], pod["sandbox"]) == ("eth0", pod_mac(KEY).hex(":"), "/run/netns/x")
+    assert (pod["name"], pod["mac"], pod["sandbox"]) == ("eth0", pod_mac(interface_name(KEY)).hex(":"), "/run/netns/x")
     assert [(ip["address"], ip["gateway"], ip["interface"]) for ip in said["ips"]] == [
         ("10.1.0.2/32", "169.254.1.1", 1),
         ("fd00:1::2/128", "fe80::1", 1),

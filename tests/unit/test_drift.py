@@ -43,11 +43,11 @@ def test_drift_is_told_in_words_and_sorted() -> None:
                 "eth0",
                 b"\x02\0\0\0\0\1",
                 1450,
-                "s.eth0",
+                ("s.eth0",),
                 "",
             ),
             "index 5, node_mac ee:ee:ee:ee:ee:ee, space /run/netns/a, inner 6, interface eth0, "
-            "mac 02:00:00:00:00:01, mtu 1450, altname s.eth0",
+            "mac 02:00:00:00:00:01, mtu 1450, altnames s.eth0",
             id="a link whose alias is missing",
         ),
         pytest.param("1", "1", id="a setting"),

@@ -39,7 +39,8 @@ from podwire.model.objects import (
     SliceKey,
 )
 from podwire.model.snapshot import Local, Snapshot
-from podwire.pods.wiring import interface_name, wiring
+from podwire.pods.names import interface_name
+from podwire.pods.wiring import wiring
 from podwire.services.frontends import frontends, owner
 from podwire.views import FrontendState
 from tests.unit import world

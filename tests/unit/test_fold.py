@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from podwire.controller import events as e
 from podwire.controller.snapshot import fold
 from podwire.controller.transaction import merge
-from podwire.model.addresses import parse_address, parse_prefix, show_address
-from podwire.model.network import Backend, Frontend, RouteKey, ServiceRangeKey, Serving, Space, UpKey
+from podwire.model.addresses import Address, Prefix, parse_address, parse_prefix, show_address
+from podwire.model.network import Backend, Frontend, RouteKey, RuleKey, ServiceRangeKey, Serving, Space, UpKey
 from podwire.model.objects import (
     AttachmentKey,
     Node,
@@ -27,6 +27,7 @@ from podwire.model.objects import (
 )
 from podwire.model.room import Capacity
 from podwire.model.snapshot import EVERYTHING, Snapshot, Touched
+from podwire.pods.names import link_of
 from podwire.services.frontends import frontends
 from tests.unit import world
 
@@ -117,12 +118,33 @@ def test_of_two_that_share_a_namespace_the_first_has_the_routes_and_the_other_in
         assert UpKey(space, 1) in wanted
 
 
-def test_a_namespace_that_has_an_interface_of_ours_gets_no_second() -> None:
+def test_a_namespace_has_one_interface_of_a_name_and_several_of_others() -> None:
     now, _ = fold(world.start(), e.AddPod(AttachmentKey("s", "eth0"), PodKey("default", "a"), "/a", 4, 7))
     with pytest.raises(e.Refused, match="eth0 of sandbox s") as refused:
-        fold(now, e.AddPod(AttachmentKey("s", "net1"), PodKey("default", "a"), "/b", 4, 7))
+        fold(now, e.AddPod(AttachmentKey("t", "eth0"), PodKey("default", "b"), "/b", 4, 7))
     assert refused.value.refusal is e.Refusal.OCCUPIED
-    fold(now, e.AddPod(AttachmentKey("s", "net1"), PodKey("default", "a"), "/a", 4, 8))
+    before = decided(now)["linux"]
+    space = Space("/a", 4, 7)
+    both, touched = fold(now, e.AddPod(AttachmentKey("s", "net1"), PodKey("default", "a"), "/b", 4, 7))
+    assert touched is not None
+    wanted = decided(both)["linux"]
+    assert before.items() <= wanted.items()
+    second = both.attachments[AttachmentKey("s", "net1")]
+    for address in second.addresses:
+        table = wanted[RuleKey(space, address)]
+        assert wanted[RouteKey(space, anywhere(address), table=table)].index == second.index + 1
+    assert not [key for key in before if isinstance(key, RuleKey)]
+    for gone, left in (("net1", "eth0"), ("eth0", "net1")):
+        after, _ = fold(both, e.DeletePod(AttachmentKey("s", gone)))
+        found = decided(after)["linux"]
+        assert set(after.attachments) == {AttachmentKey("s", left)}
+        assert not [key for key in found if isinstance(key, RuleKey)]
+        held = after.attachments[AttachmentKey("s", left)]
+        assert {found[RouteKey(space, anywhere(address))].index for address in held.addresses} == {held.index + 1}
+
+
+def anywhere(address: Address) -> Prefix:
+    return Prefix(Address(bytes(len(address))), 0)
 
 
 @given(st.lists(world.pod_events, max_size=20))
@@ -312,15 +334,18 @@ def test_routes_have_the_node_s_address_as_their_source_while_its_kernel_has_it(
 
 
 def test_an_attachment_never_gets_the_link_of_another_whose_names_end_elsewhere() -> None:
-    """`k` with `b.c`, and `k.b` with `c`: one link would be both pods'; the first keeps it."""
+    """`k` with `b.c`, and `k.b` with `c`: they have links of their own; but one that an older version has made keeps
+    its name."""
+    keys = AttachmentKey("k", "b.c"), AttachmentKey("k.b", "c")
     now = world.start()
-    for key, netns in ((AttachmentKey("k", "b.c"), "/run/netns/1"), (AttachmentKey("k", "d"), "/run/netns/2")):
-        now, _ = fold(now, e.AddPod(key, PodKey("default", "a"), netns))
-    with pytest.raises(
-        e.Refused, match=r"interface c of sandbox k\.b would have the link of interface b\.c of sandbox k"
-    ):
-        fold(now, e.AddPod(AttachmentKey("k.b", "c"), PodKey("default", "b"), "/run/netns/3"))
-    again, _ = fold(now, e.AddPod(AttachmentKey("k", "b.c"), PodKey("default", "a"), "/run/netns/1"))
-    assert set(again.attachments) == set(now.attachments)
-    gone, _ = fold(now, e.DeletePod(AttachmentKey("k", "b.c")))
-    fold(gone, e.AddPod(AttachmentKey("k.b", "c"), PodKey("default", "b"), "/run/netns/3"))
+    for number, key in enumerate(keys):
+        now, _ = fold(now, e.AddPod(key, PodKey("default", str(number)), f"/run/netns/{number}"))
+    assert len({link_of(key, now.attachments[key]) for key in keys}) == 2
+    old = replace(now.attachments[keys[0]], link="", confirmed=True)
+    now, _ = fold(world.start(), e.Restored({keys[0]: old}, {}))
+    with pytest.raises(e.Refused, match=r"c of sandbox k\.b would have the link of interface b\.c of sandbox k"):
+        fold(now, e.AddPod(keys[1], PodKey("default", "b"), "/run/netns/3"))
+    again, _ = fold(now, e.AddPod(keys[0], PodKey("default", "a"), "/run/netns/1"))
+    assert link_of(keys[0], again.attachments[keys[0]]) == link_of(keys[0], old)
+    gone, _ = fold(now, e.DeletePod(keys[0]))
+    fold(gone, e.AddPod(keys[1], PodKey("default", "b"), "/run/netns/3"))

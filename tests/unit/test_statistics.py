@@ -25,7 +25,7 @@ from podwire.model.addresses import IPV4, IPV6, Family
 from podwire.model.network import Frontend
 from podwire.model.objects import Protocol
 from podwire.model.snapshot import Snapshot
-from podwire.pods.wiring import interface_name
+from podwire.pods.names import interface_name
 from podwire.statistics import views
 from podwire.statistics.collector import Collector
 from podwire.statistics.totals import Counts, Totals, add, nothing

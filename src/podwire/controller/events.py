@@ -118,6 +118,16 @@ class SandboxGone(Event, frozen=True):
         return f"SandboxGone {_some(self.keys)}"
 
 
+class SandboxReplaced(Event, frozen=True):
+    """The pod of these has another sandbox now, which is attached."""
+
+    keys: frozenset[AttachmentKey]
+    on_failure: ClassVar[OnFailure] = OnFailure.IGNORE
+
+    def __str__(self) -> str:
+        return f"SandboxReplaced {_some(self.keys)}"
+
+
 class SandboxUnseen(Event, frozen=True):
     """No path leads to the network namespaces of these any more, but their links live: from now on only the node's
     side is looked after, until an ADD names the namespace anew."""

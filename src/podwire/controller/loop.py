@@ -29,6 +29,7 @@ from podwire.controller.events import (
     ResyncReason,
     RoomMade,
     SandboxGone,
+    SandboxReplaced,
     SandboxUnseen,
     Shutdown,
 )
@@ -39,7 +40,8 @@ from podwire.controller.transaction import Result, Transaction
 from podwire.model.network import LinkKey, Space
 from podwire.model.objects import AttachmentKey
 from podwire.model.snapshot import Snapshot, Touched
-from podwire.pods.wiring import interface_name
+from podwire.pods.lookup import predecessors, replaced
+from podwire.pods.names import link_of
 
 log = logging.getLogger(__name__)
 
@@ -215,9 +217,12 @@ class Controller:
                     self._requests.appendleft((replace(result.event, again=True), answer))
                     return True
             case PodWired(key) if result.error is not None:
-                undone = self._next(DeletePod(key))
-                undone.add_done_callback(lambda _: None if answer.done() else answer.set_result(result))
-                return True
+                return self._after(self._next(DeletePod(key)), result, answer)
+            case PodWired(key):
+                # Only now: until here a failure leaves the pod what it had.
+                former = self._replaced(key)
+                if former:
+                    return self._after(self._next(SandboxReplaced(former)), result, answer)
             case Resync() | Disturbed():
                 unseen, gone = self._lost(result)
                 if unseen:
@@ -225,6 +230,18 @@ class Controller:
                 if gone:
                     self._next(SandboxGone(gone))
         return False
+
+    def _after(self, other: Answer, result: Result, answer: Answer) -> bool:
+        """True: this is the answer once the other event has ended, however."""
+        other.add_done_callback(lambda _: None if answer.done() else answer.set_result(result))
+        return True
+
+    def _replaced(self, key: AttachmentKey) -> frozenset[AttachmentKey]:
+        """Whose place a new sandbox has taken; with them what is dead, whoever's it was."""
+        now, it = self.snapshot, self.snapshot.attachments[key]
+        same = replaced(now, key, it.pod, it.uid)
+        others = predecessors(now, key, it.pod) - same
+        return same | (self._dead(others) if others else others)
 
     def _next(self, event: Event) -> Answer:
         return self._queue(self._follow_ups, event, asyncio.get_running_loop().create_future())
@@ -242,6 +259,12 @@ class Controller:
     def _make_room(self, refused: AddPod, refusal: Refusal) -> bool:
         """Whether something dead stood in the way of an ADD; it is on its way out then."""
         now = self.snapshot
+        former = replaced(now, refused.key, refused.pod, refused.uid)
+        if refusal is Refusal.OCCUPIED:
+            former &= now.housed.get(Space(refused.netns, refused.device, refused.inode), frozenset())
+        if former:  # it has ended, or there would be no other sandbox
+            self._next(SandboxReplaced(former))
+            return True
         if refusal is Refusal.EXHAUSTED:
             if self._dead(frozenset(now.attachments)):  # or its link alone was deleted: then it is made again
                 self._next(Resync(ResyncReason.HEALING, drivers=frozenset(("linux",))))
@@ -255,7 +278,7 @@ class Controller:
 
     def _dead(self, keys: frozenset[AttachmentKey]) -> frozenset[AttachmentKey]:
         """Those without a link. A namespace takes its links with it, and its inode may be another's at once."""
-        links = {LinkKey(interface_name(key)): key for key in sorted(keys)}
+        links = {LinkKey(link_of(key, self.snapshot.attachments[key])): key for key in sorted(keys)}
         try:
             held = self._transaction.read("linux", links) if links else {}
         except OSError as error:  # whether they live isn't known: so they do
@@ -272,7 +295,7 @@ class Controller:
             for key, outcome in step.outcomes.items()
             if isinstance(key, LinkKey) and outcome.gone and key in step.difference
         }
-        names = {interface_name(key): key for key in self.snapshot.attachments} if lives else {}
+        names = {link_of(key, it): key for key, it in self.snapshot.attachments.items()} if lives else {}
         lost = {names[name]: alive for name, alive in lives.items() if name in names}
         return frozenset(key for key in lost if lost[key]), frozenset(key for key in lost if not lost[key])
 

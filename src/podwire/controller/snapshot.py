@@ -19,8 +19,9 @@ from podwire.model.network import Frontend, LinkKey, RouteKey, Space
 from podwire.model.objects import Attachment, AttachmentKey, ServiceKey
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 from podwire.nodes.own import own_addresses, remembered
+from podwire.pods.names import interface_name, link_of
 from podwire.pods.readiness import obstacle
-from podwire.pods.wiring import interface_name, keys_of, space_of
+from podwire.pods.wiring import space_of
 
 NOTHING = Touched()
 NOBODY: frozenset[AttachmentKey] = frozenset()
@@ -30,14 +31,16 @@ NO_SERVICES: frozenset[ServiceKey] = frozenset()
 def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
     """Raises Refused where a request can't be granted; the snapshot is then as it was."""
     match event:
-        case e.AddPod():
-            return _add_pod(now, event), _with_housemates(now, frozenset((event.key,)))
+        case e.AddPod(key):
+            after = _add_pod(now, event)
+            mates = [_with_housemates(it, frozenset((key,))).attachments for it in (now, after)]
+            return after, Touched(attachments=mates[0] | mates[1])
         case e.PodWired(key):
             confirmed = replace(now.attachments[key], confirmed=True)
             return _hold(now, key, confirmed), Touched(attachments=frozenset((key,)))
         case e.DeletePod(key):
             return _released(now, frozenset((key,)))
-        case e.SandboxGone(keys):
+        case e.SandboxGone(keys) | e.SandboxReplaced(keys):
             return _released(now, keys)
         case e.CollectPods(network, valid, serial):
             return _released(now, unclaimed(now, network, valid, serial))
@@ -80,24 +83,27 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
 
 
 def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
-    for other in sorted(now.housed.get(Space(event.netns, event.device, event.inode), NOBODY) - {event.key}):
-        pod = now.attachments[other].pod
-        raise e.Refused(
-            e.Refusal.OCCUPIED,
-            f"{event.netns} has an interface of podwire already: {other.interface} of sandbox {other.sandbox}"
-            f" (pod {pod.namespace}/{pod.name}); a network namespace gets one",
-        )
+    key = event.key
+    for other in sorted(now.housed.get(Space(event.netns, event.device, event.inode), NOBODY) - {key}):
+        if other.interface == key.interface:
+            pod = now.attachments[other].pod
+            raise e.Refused(
+                e.Refusal.OCCUPIED,
+                f"{event.netns} has an interface of podwire already: {other.interface} of sandbox {other.sandbox}"
+                f" (pod {pod.namespace}/{pod.name})",
+            )
     before = now.attachments.get(event.key)
     if before is not None:  # a repeated ADD keeps its addresses and its confirmation
         there = {"netns": event.netns, "device": event.device, "inode": event.inode}
         known = {name: value for name in ("uid", "network") if (value := getattr(event, name))}
         return _hold(now, event.key, replace(before, pod=event.pod, **there, **known))
-    for other in keys_of(f"{event.key.sandbox}.{event.key.interface}"):
-        if other in now.attachments:  # not this one: it would be a repeated ADD
+    link = interface_name(key)
+    for other, it in now.attachments.items():
+        if link_of(other, it) == link:  # one that an older version has named
             raise e.Refused(
                 e.Refusal.NAMED,
-                f"interface {event.key.interface} of sandbox {event.key.sandbox} would have the link of interface "
-                f"{other.interface} of sandbox {other.sandbox}: their names differ in nothing but where one ends",
+                f"interface {key.interface} of sandbox {key.sandbox} would have the link of interface "
+                f"{other.interface} of sandbox {other.sandbox}: {link}",
             )
     why = obstacle(now)
     if why is not None:
@@ -111,7 +117,7 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
         cursors = cursors.set(block, free[1])
     for old in set(cursors) - set(now.node.pod_cidrs):
         cursors = cursors.delete(old)
-    index = blocks.next_index(interface_name(event.key), now.ledger)
+    index = blocks.next_index(link, now.ledger)
     attachment = Attachment(
         event.pod,
         event.netns,
@@ -122,6 +128,7 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
         uid=event.uid,
         network=event.network,
         serial=now.serial + 1,
+        link=link,
     )
     return _hold(replace(now, cursors=cursors), event.key, attachment)
 
@@ -155,7 +162,7 @@ def _house(
 
 
 def _with_housemates(now: Snapshot, keys: frozenset[AttachmentKey]) -> Touched:
-    """Who shares a network namespace shares routes in it (versions before this one attached a second interface)."""
+    """Who shares a network namespace shares what is in it once: the routes of the first, and the loopback."""
     for key in keys:
         if key in now.attachments:
             keys |= now.housed.get(space_of(now.attachments[key]), NOBODY)
@@ -167,7 +174,7 @@ def _held_by(now: Snapshot, keys: Iterable[Any]) -> Touched:
     nodes."""
     of: dict[Any, set[AttachmentKey]] = {}
     for attachment, held in now.attachments.items():
-        for it in (interface_name(attachment), space_of(held), held.index, *held.addresses):
+        for it in (link_of(attachment, held), space_of(held), held.index, *held.addresses):
             of.setdefault(it, set()).add(attachment)
     found: set[AttachmentKey] = set()
     nodes = False

@@ -23,7 +23,7 @@ from podwire.model.snapshot import Snapshot
 from podwire.nodes import routes
 from podwire.nodes.own import own_addresses
 from podwire.nodes.routes import gateway_to
-from podwire.pods.wiring import interface_name
+from podwire.pods.names import link_of
 
 _LOOPBACK = (parse_prefix("127.0.0.0/8"), parse_prefix("::1/128"))
 
@@ -85,7 +85,7 @@ def _attached(now: Snapshot, key: AttachmentKey) -> str:
     it = now.attachments[key]
     state = views.pod_state(now, key, it)
     unready = "" if state is views.PodState.WIRED else f", {state.value}"
-    return f"pod {it.pod.namespace}/{it.pod.name} on this node, by {interface_name(key)}{unready}"
+    return f"pod {it.pod.namespace}/{it.pod.name} on this node, by {link_of(key, it)}{unready}"
 
 
 def node_of(known: Places, address: Address) -> NodeKey | None:

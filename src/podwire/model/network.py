@@ -53,7 +53,7 @@ class LinkKey(Value, frozen=True):
 
 
 class Link(Value, frozen=True):
-    """A pod's veth pair. `index`, `node_mac`, `mtu`, `altname` and `alias` are of the node's end; `space`, `inner` (an
+    """A pod's veth pair. `index`, `node_mac`, `mtu`, `altnames` and `alias` are of the node's end; `space`, `inner` (an
     index), `interface` and `mac` of the pod's end: all empty where that is in a namespace that can't be looked into."""
 
     index: int
@@ -63,7 +63,7 @@ class Link(Value, frozen=True):
     interface: str
     mac: bytes
     mtu: int
-    altname: str
+    altnames: tuple[str, ...]
     alias: str
     astray: tuple[str, ...] = ()
     """What of the node's end is not as it was born: its name, or settings below net/ in /proc/sys."""
@@ -89,18 +89,32 @@ class AddressKey(Value, frozen=True):
 
 
 class RouteKey(Value, frozen=True):
-    """A route of the main table. `metric` 0 is the family's default; like `tos` it is a part of what the kernel tells
-    routes apart by."""
+    """A route of the main table (`table` 0), or of one of a pod's own. `metric` 0 is the family's default; like `tos`
+    it is a part of what the kernel tells routes apart by."""
 
     space: str
     destination: Prefix
     metric: int = 0
     tos: int = 0
+    table: int = 0
 
     def __str__(self) -> str:
         metric = f" metric {self.metric}" if self.metric else ""
         tos = f" tos {self.tos:#x}" if self.tos else ""
-        return f"route {self.destination}{metric}{tos}{_within(self.space)}"
+        table = f" table {self.table}" if self.table else ""
+        return f"route {self.destination}{metric}{tos}{table}{_within(self.space)}"
+
+
+class RuleKey(Value, frozen=True):
+    """That what a pod sends from one of its addresses goes by a table of its own (ip-rule(8)); the value is its number,
+    -1 for a rule that is not as we make it."""
+
+    space: str
+    address: Address
+    priority: int = 1000
+
+    def __str__(self) -> str:
+        return f"rule {self.priority} from {show_address(self.address)}{_within(self.space)}"
 
 
 class Route(Value, frozen=True):

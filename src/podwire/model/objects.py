@@ -181,7 +181,8 @@ class Attachment(Value, frozen=True):
     which namespace the path led to (stat(2); 0 in the rows of older versions). `index` is the interface index of the
     node's end (allocated like an address), `confirmed` false until all of it was made: a start releases what is not.
     `uid` is the pod's in Kubernetes, `network` the name of the CNI configuration (both "" where not told, and in the
-    rows of older versions). Of two attachments the later has the greater `serial`.
+    rows of older versions). Of two attachments the later has the greater `serial`. `link` is the name of the node's end
+    ("" in the rows of older versions: `pods/names.py`).
     """
 
     pod: PodKey
@@ -194,6 +195,7 @@ class Attachment(Value, frozen=True):
     uid: str = ""
     network: str = ""
     serial: int = 0
+    link: str = ""
 
 
 ObjectKey = NamespaceKey | NodeKey | PodKey | ServiceKey | SliceKey | ServiceCIDRKey

@@ -32,6 +32,7 @@ from podwire.model.network import CursorKey
 from podwire.model.objects import Attachment, AttachmentKey
 from podwire.model.snapshot import Snapshot, Touched
 from podwire.pods import wiring
+from podwire.pods.names import link_of, pod_mac
 from podwire.pods.readiness import obstacle
 from podwire.sources.cni_spool import replay, spooled
 
@@ -243,10 +244,11 @@ async def _check(controller: Controller, request: Request) -> None:
 
 
 def _result(version: str, key: AttachmentKey, held: Attachment, mtu: int) -> AddResult:
+    link = link_of(key, held)
     return add_result(
         version,
-        End(wiring.interface_name(key), wiring.NODE_MAC),
-        End(key.interface, wiring.pod_mac(key)),
+        End(link, wiring.NODE_MAC),
+        End(key.interface, pod_mac(link)),
         held.netns,
         mtu,
         [(address, wiring.GATEWAY[family_of(address)]) for address in held.addresses],

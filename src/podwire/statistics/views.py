@@ -11,7 +11,7 @@ from podwire.model.addresses import show_address
 from podwire.model.network import Frontend
 from podwire.model.objects import AttachmentKey, ServiceKey
 from podwire.model.snapshot import Snapshot
-from podwire.pods.wiring import interface_name
+from podwire.pods.names import link_of
 from podwire.services.frontends import of_service, owner
 from podwire.statistics.totals import Counts, Totals
 
@@ -91,12 +91,12 @@ def _counted(counts: Counts | None) -> tuple[int, Traffic]:
 
 def pod(now: Snapshot, key: AttachmentKey, totals: Totals[AttachmentKey, AttachmentKey]) -> PodStatistics:
     """Raises KeyError for an attachment that the snapshot has not."""
-    pod, series = now.attachments[key].pod, totals.series.get(key)
+    it, series = now.attachments[key], totals.series.get(key)
     return PodStatistics(
-        namespace=pod.namespace,
-        name=pod.name,
+        namespace=it.pod.namespace,
+        name=it.pod.name,
         interface=key.interface,
-        link=interface_name(key),
+        link=link_of(key, it),
         sandbox=key.sandbox,
         traffic=Traffic(*series.total) if series is not None else Traffic(),
     )

@@ -9,7 +9,7 @@ from podwire.model.addresses import Address
 from podwire.model.network import Frontend
 from podwire.model.objects import Attachment, AttachmentKey, Protocol
 from podwire.model.snapshot import Snapshot
-from podwire.pods.wiring import interface_name
+from podwire.pods.names import link_of
 
 SHORTEST, LONGEST, USUAL = 0.1, 30.0, 3.0
 """Seconds that a trace waits for an answer."""
@@ -46,7 +46,7 @@ def asked(now: Snapshot, source: str, destination: str) -> Asked:
     it = now.attachments[key]
     if not it.netns:
         raise LookupError(f"{source}: the path of its network namespace is not known any more")
-    return Asked(to, client, where(places_of(now), client), interface_name(key), it)
+    return Asked(to, client, where(places_of(now), client), link_of(key, it), it)
 
 
 def seconds(text: str | None) -> float:

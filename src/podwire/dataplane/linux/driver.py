@@ -340,8 +340,9 @@ def _objects(space: str, there: netlink.Socket) -> Iterator[tuple[Any, Any]]:
         any_of_family = bytes((family.number,)) + bytes(11)
         asked: tuple[tuple[int, bytes, Callable[[str, bytes], tuple[Any, Any] | None]], ...] = (
             (r.GETADDR, any_of_family[:8], r.address_of),
-            (r.GETROUTE, r.routes_request(family), r.route_of),
+            (r.GETROUTE, r.routes_request(family, table=r.ANY_TABLE if space else r.MAIN_TABLE), r.route_of),
             (r.GETNEIGH, any_of_family, r.neighbour_of),
+            *(((r.GETRULE, any_of_family, r.rule_of),) if space else ()),
         )
         for kind, request, parse in asked:
             for body in there.dump(kind, request):

@@ -12,7 +12,7 @@ from typing import Any
 from podwire.dataplane import netlink
 from podwire.dataplane.linux import sysctl
 from podwire.model.addresses import IPV6, family_of
-from podwire.model.network import AddressKey, NeighbourKey, RouteKey
+from podwire.model.network import AddressKey, NeighbourKey, RouteKey, RuleKey
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def _path(name: str) -> str:
 
 def _is_ipv6(key: Any) -> bool:
     match key:
-        case AddressKey() | NeighbourKey():
+        case AddressKey() | NeighbourKey() | RuleKey():
             return family_of(key.address) == IPV6
         case RouteKey():
             return key.destination.family == IPV6

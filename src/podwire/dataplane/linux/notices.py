@@ -15,8 +15,9 @@ from podwire.ipam.blocks import FIRST_INDEX
 from podwire.model.network import LOOPBACK, Link, LinkKey, Route, RouteKey, SysctlKey, UpKey
 from podwire.model.snapshot import UNKNOWN
 
-GROUPS = (1, 3, 5, 7, 9, 11, 24, 25)
-"""Links, neighbours, IPv4 addresses and routes, IPv6 addresses and routes, settings of both families (rtnetlink(7))."""
+GROUPS = (1, 3, 5, 7, 8, 9, 11, 19, 24, 25)
+"""Links, neighbours, IPv4 addresses, routes and rules, IPv6 addresses, routes and rules, settings of both families
+(rtnetlink(7))."""
 _ALL = -1
 _FORWARDING = {2: SysctlKey("net/ipv4/ip_forward"), 10: SysctlKey("net/ipv6/conf/all/forwarding")}
 _CONF_INDEX, _CONF_FORWARDING, _CONF_RP_FILTER = 1, 2, 3
@@ -31,6 +32,7 @@ _OBJECTS: dict[int, Parse] = {
     r.NEWADDR: r.address_of,
     r.NEWROUTE: r.route_of,
     r.NEWNEIGH: r.neighbour_of,
+    r.NEWRULE: r.rule_of,
 }
 
 

@@ -1,6 +1,7 @@
 """Attachments from what the kernel holds of them, for a store that was lost. Pure.
 
-Invariants: nothing is guessed: a link whose names do not fit together is left out. The path of a pod's namespace is
+Invariants: nothing is guessed: a link whose names do not fit together is left out, and a pod whose name somebody has
+removed is called by its sandbox, as one that came without a name. The path of a pod's namespace is
 nowhere in the kernel, so it is unknown: the node's side is looked after, and a DEL finds its pod.
 """
 
@@ -10,7 +11,7 @@ from typing import Any
 from podwire.model.addresses import Address
 from podwire.model.network import Link, LinkKey, Route, RouteKey
 from podwire.model.objects import Attachment, AttachmentKey, PodKey
-from podwire.pods.wiring import interface_name, keys_of
+from podwire.pods.names import owner_of, pod_of
 
 
 def attachments(held: Mapping[Any, Any]) -> dict[AttachmentKey, Attachment]:
@@ -22,11 +23,11 @@ def attachments(held: Mapping[Any, Any]) -> dict[AttachmentKey, Attachment]:
     found: dict[AttachmentKey, Attachment] = {}
     for key, value in held.items():
         if isinstance(key, LinkKey) and isinstance(value, Link):
-            owner = next((k for k in keys_of(value.altname) if interface_name(k) == key.name), None)
-            namespace, slash, name = value.alias.partition("/")
+            owner = owner_of(key.name, value.altnames)
             own = sorted(addresses.get(value.index, ()), key=lambda address: (len(address), address))
-            if owner is not None and slash and own:
-                found[owner] = Attachment(PodKey(namespace, name), "", tuple(own), value.index, confirmed=True)
+            if owner is not None and own:
+                pod = pod_of(value.alias, value.altnames) or PodKey("", owner.sandbox)
+                found[owner] = Attachment(pod, "", tuple(own), value.index, confirmed=True, link=key.name)
     return found
 
 

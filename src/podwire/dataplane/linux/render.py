@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from podwire.controller.difference import Change
 from podwire.dataplane.messages import CREATE, EXCL, REPLACE, Message, attr, attrs, nest, text, u32, walk
+from podwire.ipam.blocks import FIRST_INDEX
 from podwire.model.addresses import FAMILIES, Address, Family, Prefix, family_of, show_address
 from podwire.model.network import (
     LOOPBACK,
@@ -27,10 +28,12 @@ from podwire.model.network import (
     PodMAC,
     Route,
     RouteKey,
+    RuleKey,
     SysctlKey,
     UpKey,
 )
-from podwire.pods.wiring import LINK_PREFIX, NODE_MAC, name_from
+from podwire.pods.names import LINK_PREFIX, link_by
+from podwire.pods.wiring import NODE_MAC
 
 PROTOCOL = 177
 """Ours: of routes (rtm_protocol), addresses (IFA_PROTO) and neighbours (NDA_PROTOCOL)."""
@@ -48,8 +51,10 @@ NEWLINK, DELLINK, GETLINK, NEWADDR, DELADDR, GETADDR, NEWROUTE, DELROUTE, GETROU
     26,
 )
 NEWNEIGH, DELNEIGH, GETNEIGH, NEWNETCONF, NEWPROP, DELPROP = 28, 29, 30, 80, 108, 109
+NEWRULE, DELRULE, GETRULE = 32, 33, 34
 UP, PERMANENT, NO_DAD = 1, 0x80, 0x02
 MAIN_TABLE, UNIVERSE, LINK_SCOPE, NOWHERE, UNICAST = 254, 0, 253, 255, 1
+ANY_TABLE, TO_TABLE = 0, 1  # RT_TABLE_UNSPEC, FR_ACT_TO_TBL
 _METRIC = {2: 0, 10: 1024}
 """By family: the metric of a route that is made without one."""
 _KINDS = {2: "local", 3: "broadcast", 6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}
@@ -81,7 +86,7 @@ NO_NUMBER = -1
 """Of a namespace without a link to the node's, and of one that is being taken down (NETNSA_NSID_NOT_ASSIGNED)."""
 FLAGS = -1  # beside a link's attributes, the flags of its header
 _NAME = re.compile(rf"{LINK_PREFIX}[0-9a-f]{{12}}\Z")
-ORDER = (SysctlKey, LinkKey, UpKey, AddressKey, NeighbourKey, RouteKey)
+ORDER = (SysctlKey, LinkKey, UpKey, AddressKey, NeighbourKey, RouteKey, RuleKey)
 
 Seen = dict[int, bytes]
 Ends = dict[tuple[int, int], tuple[str, int, str, bytes]]
@@ -142,7 +147,10 @@ def render(key: Any, change: Change, descriptor: int) -> list[Message]:
                 return [Message(DELROUTE, 0, _no_route(key))]
             # A pod's address is ours to give: whoever else has a route to it there gives way.
             to_pod = not key.space and value.via is None and key.destination.length == key.destination.family.bits
-            return [Message(NEWROUTE, CREATE | REPLACE if to_pod else flags, _route(key.destination, value))]
+            return [Message(NEWROUTE, CREATE | REPLACE if to_pod else flags, _route(key, value))]
+        case RuleKey():  # there is no replacing one
+            old = [Message(DELRULE, 0, _rule(key))] if change.before is not None else []
+            return old if gone else [*old, Message(NEWRULE, CREATE | EXCL, _rule(key, value))]
         case NeighbourKey(_, index, address):
             head = pack("=BxHiHBB", family_of(address).number, 0, index, PERMANENT, 0, 0)
             body = head + attr(1, address) + attr(2, value) + attr(12, bytes((PROTOCOL,)))
@@ -188,12 +196,27 @@ def _up(space: str, index: int, value: Any) -> list[Message]:
     return [Message(NEWLINK, 0, _header(index) + u32(IFLA_MTU, value) + quiet), up]
 
 
-def _route(destination: Prefix, value: Route) -> bytes:
+def _rule(key: RuleKey, table: int = 0) -> bytes:
+    family = family_of(key.address)
+    head = pack("=BBBBBxxBI", family.number, 0, family.bits, 0, 0, TO_TABLE, 0)
+    marks = attr(2, key.address) + u32(6, key.priority) + attr(21, bytes((PROTOCOL,)))
+    return head + marks + (u32(15, table) if table else b"")
+
+
+def _table(key: RouteKey) -> tuple[int, bytes]:
+    """Of one with a larger number the header says only that it is one."""
+    return (ANY_TABLE, u32(15, key.table)) if key.table else (MAIN_TABLE, b"")
+
+
+def _route(key: RouteKey, value: Route) -> bytes:
+    destination = key.destination
     family = family_of(destination.first)
     scope = UNIVERSE if value.via is not None or family.size == 16 else LINK_SCOPE
-    head = pack("=BBBBBBBBI", family.number, destination.length, 0, 0, MAIN_TABLE, PROTOCOL, scope, UNICAST, 0)
+    number, table = _table(key)
+    head = pack("=BBBBBBBBI", family.number, destination.length, 0, 0, number, PROTOCOL, scope, UNICAST, 0)
     return (
         head
+        + table
         + (attr(1, destination.first) if destination.length else b"")
         + (u32(4, value.index) if value.index else b"")
         + (attr(5, value.via) if value.via is not None else b"")
@@ -205,7 +228,8 @@ def _no_route(key: RouteKey) -> bytes:
     """Any of ours to this destination, whatever its kind and next hops (type 0 and scope 255 match all)."""
     destination = key.destination
     family = family_of(destination.first)
-    head = pack("=BBBBBBBBI", family.number, destination.length, 0, key.tos, MAIN_TABLE, PROTOCOL, NOWHERE, 0, 0)
+    number, table = _table(key)
+    head = pack("=BBBBBBBBI", family.number, destination.length, 0, key.tos, number, PROTOCOL, NOWHERE, 0, 0) + table
     metric = key.metric or _METRIC[family.number]
     first = attr(1, destination.first) if destination.length else b""
     return head + first + (u32(6, metric) if metric else b"")
@@ -220,10 +244,9 @@ def _link(name: str, change: Change, descriptor: int) -> list[Message]:
     if remade(change):
         return [*delete_link(before.index), *_new_link(name, after, descriptor)]
     found = []
-    if before.altname != after.altname and before.altname:
-        found.append(Message(DELPROP, EXCL, _altname(before)))
-    if before.altname != after.altname:
-        found.append(Message(NEWPROP, CREATE | EXCL, _altname(after)))
+    old, new = before.altnames, after.altnames
+    found += [Message(DELPROP, EXCL, _altname(after.index, name)) for name in old if name not in new]
+    found += [Message(NEWPROP, CREATE | EXCL, _altname(after.index, name)) for name in new if name not in old]
     settings = u32(IFLA_MTU, after.mtu) + attr(IFLA_IFALIAS, after.alias.encode())
     if before.astray:
         settings += text(IFLA_IFNAME, name) + _per_interface()
@@ -251,7 +274,7 @@ def _new_link(name: str, it: Link, descriptor: int) -> list[Message]:
     return [
         Message(NEWLINK, CREATE | EXCL, born),
         Message(NEWLINK, 0, _header(it.index) + attr(IFLA_IFALIAS, it.alias.encode()) + _per_interface()),
-        Message(NEWPROP, CREATE | EXCL, _altname(it)),
+        *(Message(NEWPROP, CREATE | EXCL, _altname(it.index, name)) for name in it.altnames),
     ]
 
 
@@ -260,8 +283,8 @@ def _per_interface() -> bytes:
     return nest(IFLA_AF_SPEC, nest(2, nest(1, *ipv4)), nest(10, attr(8, NO_LINK_LOCAL)))
 
 
-def _altname(it: Link) -> bytes:
-    return _header(it.index) + nest(IFLA_PROP_LIST, text(IFLA_ALT_IFNAME, it.altname))
+def _altname(index: int, name: str) -> bytes:
+    return _header(index) + nest(IFLA_PROP_LIST, text(IFLA_ALT_IFNAME, name))
 
 
 # --- and back ----------------------------------------------------------------------------------
@@ -292,7 +315,7 @@ def our_name(seen: Seen) -> str | None:
     """The name that a link of ours was born with, also where somebody has renamed it; None: it is none of ours."""
     if attrs(seen.get(IFLA_LINKINFO, b"")).get(1, b"").rstrip(b"\0") != b"veth":
         return None
-    name, others = name_of(seen), [name_from(altname) for altname in _altnames(seen)]
+    name, others = name_of(seen), [link_by(altname) for altname in _altnames(seen)]
     marked = seen.get(IFLA_ADDRESS) == NODE_MAC
     if _NAME.match(name) and (marked or name in others):  # a name alone may be anybody's
         return name
@@ -402,9 +425,9 @@ def ends(space: str, number: int, seen: dict[int, Seen]) -> Ends:
 def link_of(index: int, seen: Seen, others: Ends, off: frozenset[str] = frozenset()) -> tuple[LinkKey, Link]:
     """`others`: the pods' ends. One that is in no namespace we know has space "". `off`: the families that the node
     doesn't forward at all, "ipv4" or "ipv6": that no link of ours does is a consequence."""
-    altnames = _altnames(seen)
+    name = our_name(seen) or name_of(seen)
     space, inner, interface, mac = others.get(other_end(seen), ("", 0, "", b""))
-    return LinkKey(our_name(seen) or name_of(seen)), Link(
+    return LinkKey(name), Link(
         index=index,
         node_mac=seen.get(IFLA_ADDRESS, b""),
         space=space,
@@ -412,7 +435,7 @@ def link_of(index: int, seen: Seen, others: Ends, off: frozenset[str] = frozense
         interface=interface,
         mac=mac,
         mtu=unpack_from("=I", seen[IFLA_MTU])[0],
-        altname=altnames[0] if altnames else "",
+        altnames=tuple(sorted(it for it in _altnames(seen) if link_by(it) == name)),
         alias=seen.get(IFLA_IFALIAS, b"\0")[:-1].decode(errors="replace"),
         astray=tuple(_astray(seen, off)),
     )
@@ -422,7 +445,7 @@ def is_marked(kind: int, body: bytes) -> bool:
     """Whether an address, route or neighbour has our protocol number."""
     if kind in (NEWROUTE, DELROUTE):
         return body[5] == PROTOCOL
-    at, mark = (8, 11) if kind in (NEWADDR, DELADDR) else (12, 12)
+    at, mark = (8, 11) if kind in (NEWADDR, DELADDR) else (12, 21) if kind in (NEWRULE, DELRULE) else (12, 12)
     return attrs(body, at).get(mark) == bytes((PROTOCOL,))
 
 
@@ -435,15 +458,22 @@ def address_of(space: str, body: bytes) -> tuple[AddressKey, bool] | None:
 
 
 def route_of(space: str, body: bytes) -> tuple[RouteKey, Route] | None:
-    family, length, tos, table, kind = body[0], body[1], body[3], body[4], body[7]
-    if table != MAIN_TABLE or family not in _FAMILY_NUMBERS:
-        return None
+    family, length, tos, kind = body[0], body[1], body[3], body[7]
     seen = attrs(body, 12)
+    table = unpack_from("=I", seen[15])[0] if 15 in seen else body[4]
+    if family not in _FAMILY_NUMBERS or (table != MAIN_TABLE and (not space or table < FIRST_INDEX)):
+        return None
     via, source = seen.get(5), seen.get(7)
     destination = Prefix(Address(seen.get(1, bytes(16 if family == 10 else 4))), length)
     metric = unpack_from("=I", seen[6])[0] if 6 in seen else 0
     return (
-        RouteKey(space, destination, 0 if metric == _METRIC[family] else metric, tos),
+        RouteKey(
+            space,
+            destination,
+            0 if metric == _METRIC[family] else metric,
+            tos,
+            0 if table == MAIN_TABLE else table,
+        ),
         Route(
             unpack_from("=I", seen[4])[0] if 4 in seen else 0,
             Address(via) if via else None,
@@ -487,6 +517,17 @@ def neighbour_of(space: str, body: bytes) -> tuple[NeighbourKey, bytes] | None:
     )
 
 
-def routes_request(family: Family, protocol: int = PROTOCOL) -> bytes:
-    """Only ours, of the main table: a dump honours its filter (NETLINK_GET_STRICT_CHK). Protocol 0: all."""
-    return pack("=BBBBBBBBI", family.number, 0, 0, 0, MAIN_TABLE, protocol, 0, 0, 0)
+def rule_of(space: str, body: bytes) -> tuple[RuleKey, int] | None:
+    """Of a pod; in the node's namespace there is none of ours."""
+    seen = attrs(body, 12)
+    if not space or 2 not in seen or 6 not in seen or body[0] not in _FAMILY_NUMBERS:
+        return None
+    plain = body[2] == len(seen[2]) * 8 and body[1] == 0 and body[3] == 0 and body[7] == TO_TABLE and 15 in seen
+    key = RuleKey(space, Address(seen[2]), unpack_from("=I", seen[6])[0])
+    return key, unpack_from("=I", seen[15])[0] if plain else -1
+
+
+def routes_request(family: Family, protocol: int = PROTOCOL, table: int = MAIN_TABLE) -> bytes:
+    """Only ours, of the main table: a dump honours its filter (NETLINK_GET_STRICT_CHK). 0 in place of protocol or
+    table: all."""
+    return pack("=BBBBBBBBI", family.number, 0, 0, 0, table, protocol, 0, 0, 0)

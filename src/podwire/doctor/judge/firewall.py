@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from podwire.doctor.facts import Chain, Facts
 from podwire.doctor.findings import Judgement, Unseen, note, ok, unseen, wrong
 from podwire.model.addresses import Prefix, parse_prefix
-from podwire.pods.wiring import LINK_PREFIX
+from podwire.pods.names import LINK_PREFIX
 
 DEEPEST = 16
 """Jumps that the kernel follows (NFT_JUMP_STACK_SIZE)."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from podwire.doctor.facts import Agent, Cluster, Facts, LinkFact
 from podwire.doctor.findings import Judgement, Unseen, note, ok, unseen, warning, wrong
 from podwire.model.addresses import IPV6, Prefix, show_address
-from podwire.pods.wiring import LINK_PREFIX
+from podwire.pods.names import LINK_PREFIX
 
 LEAST_IPV6_MTU = 1280  # RFC 8200, section 5
 LEAST_FREE = 16 << 20

@@ -11,7 +11,7 @@ from podwire.doctor.facts import Agent, Assignment, Facts
 from podwire.doctor.findings import Judgement, Unseen, note, ok, unseen, warning, wrong
 from podwire.model.addresses import IPV6
 from podwire.nodes.own import SYSCTLS
-from podwire.pods.wiring import LINK_PREFIX
+from podwire.pods.names import LINK_PREFIX
 
 FULL, NEARLY_FULL = 0.95, 0.75
 """Shares of the connections that may be tracked."""

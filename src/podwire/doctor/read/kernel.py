@@ -19,7 +19,8 @@ from podwire.doctor.facts import Kernel, Trial
 from podwire.doctor.findings import Unseen
 from podwire.model.addresses import FAMILIES, IPV6, Family, Prefix, parse_address
 from podwire.model.network import AddressKey, Link, LinkKey, NeighbourKey, Route, RouteKey
-from podwire.pods.wiring import LINK_PREFIX, NODE_MAC
+from podwire.pods.names import LINK_PREFIX
+from podwire.pods.wiring import NODE_MAC
 
 CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 """By number (linux/capability.h)."""
@@ -116,7 +117,7 @@ def _up(index: int) -> bytes:
 
 def _link(there: netlink.Socket) -> tuple[str, list[str]]:
     """The error of the veth pair, and what its names have lost. Both ends lie in this namespace."""
-    link = Link(_INDEX, NODE_MAC, _HERE, _INNER, "doctor", _MAC, 1400, "doctor.trial", "doctor/trial")
+    link = Link(_INDEX, NODE_MAC, _HERE, _INNER, "doctor", _MAC, 1400, (f"{_NAME}.s00.trial",), "doctor/trial")
     descriptor = os.open(_HERE, os.O_RDONLY | os.O_CLOEXEC)
     try:
         messages = r.render(LinkKey(_NAME), Change(None, link), descriptor)
@@ -129,7 +130,7 @@ def _link(there: netlink.Socket) -> tuple[str, list[str]]:
     if found is None or not r.is_ours(found):
         return "it is not what was made", []
     _, seen = r.link_of(_INDEX, found, {})
-    return "", [] if (seen.altname, seen.alias) == (link.altname, link.alias) else ["other names of links"]
+    return "", [] if (seen.altnames, seen.alias) == (link.altnames, link.alias) else ["other names of links"]
 
 
 def _addresses(there: netlink.Socket) -> list[str]:
