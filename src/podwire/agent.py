@@ -56,6 +56,7 @@ from podwire.sources.kube_credentials import Credentials
 from podwire.sources.kube_source import KubernetesObjects
 from podwire.sources.manifests import Manifests
 from podwire.statistics.collector import Collector
+from podwire.statistics.kept import Kept
 from podwire.store.database import StoreUnusable
 from podwire.store.rows import Store
 from podwire.supervision import Tasks, until_lost
@@ -117,7 +118,7 @@ class Agent:
         self.clients = Clients(self.nftables.commit)
         self.tracer = Tracer(self.nftables.commit)
         self.counting, self.interfaces = Counting(self.nftables.commit), InterfaceCounters()
-        self.statistics = Collector(self.controller, self.counting, self.interfaces)
+        self.statistics = Collector(self.controller, self.counting, self.interfaces, Kept(config.counts))
         self.flows = Reconciler((self.conntrack, self.clients), self.controller)
         self.manifests = Manifests(config.manifests) if config.manifests is not None else None
         self.kubernetes = KubernetesObjects(self.api, config.node_name) if self.api is not None else None

@@ -89,6 +89,11 @@ class Config(Struct, frozen=True):
         return self.state_dir / "ready"
 
     @property
+    def counts(self) -> Path:
+        """What was told of Services' traffic last, beside the kernel's own counters."""
+        return self.state_dir / "counts"
+
+    @property
     def lock(self) -> Path:
         return self.state_dir / "lock"
 

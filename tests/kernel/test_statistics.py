@@ -129,6 +129,43 @@ async def test_a_restart_counts_on_and_writes_nothing(at_work: Rig) -> None:
     assert at_work.running.nftables.generation() == generation
 
 
+async def test_what_was_carried_over_outlives_a_restart(at_work: Rig) -> None:
+    """Counters that hands have removed, and a frontend that its Service has no more, even since no agent ran."""
+    for to in PLACES.values():
+        datagrams(at_work.pods["a"], to[2], to[3], 3, 33)
+    before = (await sums(at_work))[DNS]
+    by_hand("nft flush set ip podwire connections")
+    by_hand("nft flush set ip podwire traffic")
+    changed = objects()
+    it = changed[DNS]
+    assert isinstance(it, Service)
+    changed[DNS] = replace(it, cluster_ips=it.cluster_ips[:1])
+    assert (await sums(at_work))[DNS] == before
+    written = (at_work.directory / "counts").stat()
+    await at_work.stop()
+    assert (await at_work.start(objects())).error is None
+    assert (await sums(at_work))[DNS] == before
+    assert (at_work.directory / "counts").stat() == written
+    await at_work.stop()
+    assert (await at_work.start(changed)).error is None
+    assert (await sums(at_work))[DNS] == before
+    assert (await at_work.running.statistics.read_services()).whole == before
+
+
+@pytest.mark.parametrize("what", ["delete table ip podwire", "delete table ip6 podwire"])
+async def test_tables_that_went_while_no_agent_ran_begin_at_zero(at_work: Rig, what: str) -> None:
+    """All of them, also what the other family's counters still have: of the sum nobody could tell what is new."""
+    for to in PLACES.values():
+        datagrams(at_work.pods["a"], to[2], to[3], 3, 33)
+    assert (await sums(at_work))[DNS][0] == len(PLACES)
+    await at_work.stop()
+    by_hand(f"nft {what}")
+    assert (await at_work.start(objects())).error is None
+    assert not any((await sums(at_work)).get(DNS, ()))
+    datagrams(at_work.pods["a"], "10.96.0.11", 53, 1, 33)
+    assert (await sums(at_work))[DNS] == datagram(1)
+
+
 @pytest.mark.parametrize("backends", [("10.1.1.3",), (), ("10.1.1.3", "10.1.1.2", "10.1.1.9")], ids=[1, 0, 3])
 async def test_a_changed_number_of_backends_changes_no_count(at_work: Rig, backends: tuple[str, ...]) -> None:
     """Another capacity class is another verdict; without a backend the frontend is refused, which is no connection."""
@@ -204,10 +241,10 @@ async def test_pods_are_counted_at_their_interface(at_work: Rig) -> None:
     """From the pod's side, with Ethernet's header of 14 bytes; neighbours are permanent, so nobody asks for them."""
     pods = at_work.running.statistics
     key = AttachmentKey("sandbox-a", "eth0")
-    before = (await pods.read_pods()).series[key].total
+    before = (await pods.read_pods())[key]
     got = datagrams(at_work.pods["a"], "10.96.0.11", 53, 10, 33)
     received_packets, received_bytes, sent_packets, sent_bytes = (
-        now - was for now, was in zip((await pods.read_pods()).series[key].total, before, strict=True)
+        now - was for now, was in zip((await pods.read_pods())[key], before, strict=True)
     )
     headers = 14 + HEADERS[4] + UDP_HEADER
     assert (received_packets, received_bytes) == (10, got + 10 * headers)
@@ -218,4 +255,4 @@ async def test_pods_are_counted_at_their_interface(at_work: Rig) -> None:
 
 async def test_a_pod_that_goes_ends_its_series(at_work: Rig) -> None:
     assert (await at_work.delete("a")).error is None
-    assert AttachmentKey("sandbox-a", "eth0") not in (await at_work.running.statistics.read_pods()).series
+    assert AttachmentKey("sandbox-a", "eth0") not in await at_work.running.statistics.read_pods()

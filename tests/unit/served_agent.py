@@ -33,7 +33,8 @@ from podwire.model.objects import (
 )
 from podwire.model.snapshot import Local, Snapshot
 from podwire.pods.wiring import wiring
-from podwire.statistics.collector import PodTotals, ServiceTotals
+from podwire.statistics.collector import PodCounts
+from podwire.statistics.kept import ServiceTotals
 from podwire.statistics.totals import Counts, add, nothing
 from podwire.trace import answer
 from podwire.trace.asked import Asked
@@ -173,11 +174,10 @@ class FakeStatistics:
         owners = dict.fromkeys(self.frontends, WEB)
         return add(nothing(5), self.frontends, owners, self._controller.snapshot.services)
 
-    async def pods(self) -> PodTotals:
+    async def pods(self) -> PodCounts:
         if self.error is not None:
             raise self.error
-        held = self._controller.snapshot.attachments
-        return add(nothing(4), self.attachments, {key: key for key in held}, held)
+        return self.attachments
 
 
 class ServedAgent:

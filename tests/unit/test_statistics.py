@@ -1,9 +1,5 @@
 """What counters add up to, and how that is told."""
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +8,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from immutables import Map
-from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from podwire.dataplane.linux import counters as link_counters
@@ -24,12 +18,10 @@ from podwire.dataplane.nftables.wire import table, u32
 from podwire.model.addresses import IPV4, IPV6, Family
 from podwire.model.network import Frontend
 from podwire.model.objects import Protocol
-from podwire.model.snapshot import Snapshot
 from podwire.pods.names import interface_name
 from podwire.statistics import views
-from podwire.statistics.collector import Collector
 from podwire.statistics.totals import Counts, Totals, add, nothing
-from tests.unit.served_agent import FRONT, WEB, ServedAgent, frontend, node, serving
+from tests.unit.served_agent import FRONT, ServedAgent, frontend, serving
 
 KEYS, OWNERS = "abc", "XY"
 START: Totals[str, str] = nothing(1)
@@ -67,6 +59,15 @@ def sums(totals: Totals[str, str]) -> dict[str, int]:
             id="one that was missed in a reading is no new one",
         ),
         pytest.param([({"a": 5}, {}, "X")], {}, 0, id="what is nobody's counts for nobody"),
+        pytest.param(
+            [({"a": 5}, {}, "X"), ({"a": 7}, {"a": "X"}, "X"), ({"a": 8}, {"a": "X"}, "X")],
+            {"X": 3},
+            3,
+            id="who comes by what was nobody's has what counts from there",
+        ),
+        pytest.param(
+            [({"a": 5}, {}, "X"), ({"a": 2}, {"a": "X"}, "X")], {"X": 2}, 2, id="nobody's, that began anew for somebody"
+        ),
         pytest.param(
             [({"a": 5}, {"a": "X"}, "X"), ({"a": 6}, {}, "X")], {"X": 6}, 6, id="a former key's count stays its owner's"
         ),
@@ -268,71 +269,3 @@ async def test_a_service_that_is_not_there(tmp_path: Path) -> None:
     async with serving(tmp_path) as agent:
         status, body = await asked(agent, "/statistics/services/shop/none")
     assert (status, body) == (404, '{"error":"no service/shop/none on this node"}')
-
-
-# --- collected ---------------------------------------------------------------------------------
-
-
-class Kernel:
-    """Counts as often as it is read; a reading ends when the test says so."""
-
-    def __init__(self) -> None:
-        self.held: dict[Frontend, Counts] = {frontend("10.96.0.10"): (1, 1, 1, 1, 1)}
-        self.readings, self.go_on = 0, threading.Event()
-        self.forgotten: list[Frontend] = []
-
-    def read(self) -> dict[Frontend, Counts]:
-        self.readings += 1
-        assert self.go_on.wait(10)
-        return dict(self.held)
-
-    def forget(self, frontends: Iterable[Frontend]) -> None:
-        self.forgotten += frontends
-
-
-class Links:
-    def read(self) -> dict[int, Counts]:
-        return {}
-
-
-class Settled:
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-
-    @asynccontextmanager
-    async def settled(self) -> AsyncIterator[Snapshot]:
-        yield self.snapshot
-
-
-async def test_who_asks_during_a_reading_shares_it_and_who_stops_waiting_ends_nothing() -> None:
-    kernel = Kernel()
-    collector = Collector(Settled(node()), kernel, Links())
-    asking = [asyncio.create_task(collector.services()) for _ in range(3)]
-    await asyncio.sleep(0)
-    asking[0].cancel()
-    kernel.go_on.set()
-    second, third = await asyncio.gather(*asking[1:])
-    assert (second, kernel.readings) == (third, 1)
-    assert second.of_owners() == {WEB: (1, 1, 1, 1, 1)}
-    await collector.settle()
-
-
-@pytest.mark.parametrize("whole", [True, False], ids=["all Services are known", "not all are known yet"])
-async def test_what_no_service_claims_is_forgotten_once_all_are_known(whole: bool) -> None:
-    kernel, stranger = Kernel(), frontend("10.96.0.99")
-    kernel.go_on.set()
-    kernel.held[stranger] = (9, 9, 9, 9, 9)
-    collector = Collector(Settled(replace(node(), whole=whole)), kernel, Links())
-    assert (await collector.read_services()).of_owners() == {WEB: (1, 1, 1, 1, 1)}
-    assert kernel.forgotten == ([stranger] if whole else [])
-
-
-async def test_a_service_that_is_not_known_again_yet_keeps_what_it_had() -> None:
-    kernel, controller = Kernel(), Settled(node())
-    kernel.go_on.set()
-    collector = Collector(controller, kernel, Links())
-    before = (await collector.read_services()).of_owners()
-    now = controller.snapshot
-    controller.snapshot = replace(now, whole=False, services=Map(), claims=Map())
-    assert (await collector.read_services()).of_owners() == before
-    assert kernel.forgotten == []

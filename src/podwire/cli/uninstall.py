@@ -99,5 +99,5 @@ def _plugin(bin_dir: Path, conf_dir: Path) -> Iterator[Path]:
 
 def _state(config: Config) -> Iterator[Path]:
     yield from config.database.parent.glob(f"{config.database.name}*")
-    yield from (config.cni_socket, config.admin_socket, config.ready_mark)
+    yield from (config.cni_socket, config.admin_socket, config.ready_mark, config.counts)
     yield from sorted(config.spool.glob("*"))

@@ -22,7 +22,8 @@ from prometheus_client.core import Metric
 from podwire import replies
 from podwire.model.snapshot import Snapshot
 from podwire.statistics import families, views
-from podwire.statistics.collector import PodTotals, ServiceTotals
+from podwire.statistics.collector import PodCounts
+from podwire.statistics.kept import ServiceTotals
 from podwire.views import attachment_keys, service_keys
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class Statistics(Protocol):
     """As `podwire.statistics.collector.Collector`. Both raise OSError where the kernel can't be read."""
 
     async def services(self) -> ServiceTotals: ...
-    async def pods(self) -> PodTotals: ...
+    async def pods(self) -> PodCounts: ...
 
 
 Now = Callable[[], Snapshot]
@@ -42,7 +43,7 @@ def routes(statistics: Statistics, now: Now) -> list[web.RouteDef]:
     async def services(request: web.Request) -> web.StreamResponse:
         async with _readable():
             totals = await statistics.services()
-        sums, seen = totals.of_owners(), now()
+        sums, seen = await asyncio.to_thread(totals.of_owners), now()
         return await replies.stream(
             request, "services", (views.service(seen, key, totals, sums) for key in service_keys(seen))
         )
@@ -51,16 +52,16 @@ def routes(statistics: Statistics, now: Now) -> list[web.RouteDef]:
         """A list of one, so that readers know one form."""
         async with _readable():
             totals = await statistics.services()
-        seen = now()
+        sums, seen = await asyncio.to_thread(totals.of_owners), now()
         key = replies.service_asked(request, seen)
-        told = views.service(seen, key, totals, totals.of_owners())
+        told = views.service(seen, key, totals, sums)
         return replies.json(views.ServiceStatisticsList((told,)))
 
     async def pods(request: web.Request) -> web.StreamResponse:
         async with _readable():
-            totals = await statistics.pods()
+            counted = await statistics.pods()
         seen = now()
-        return await replies.stream(request, "pods", (views.pod(seen, key, totals) for key in attachment_keys(seen)))
+        return await replies.stream(request, "pods", (views.pod(seen, key, counted) for key in attachment_keys(seen)))
 
     return [
         web.get("/statistics/services", services),
@@ -84,9 +85,9 @@ def for_monitors(statistics: Statistics, now: Now) -> list[web.RouteDef]:
 
     async def pods(request: web.Request) -> web.Response:
         async with _readable():
-            totals = await statistics.pods()
+            counted = await statistics.pods()
         seen = now()
-        listed = [views.pod(seen, key, totals) for key in attachment_keys(seen)]
+        listed = [views.pod(seen, key, counted) for key in attachment_keys(seen)]
         return replies.exposition(request, families.pods(listed))
 
     return [web.get("/metrics/services", services), web.get("/metrics/pods", pods)]

@@ -1,8 +1,9 @@
 """Reads what the kernel counts, when somebody asks and now and then, and adds it up.
 
 Invariants: nothing is counted here. The kernel is read in a thread, at most a fifth of the time however many ask, and
-to the end whoever stops waiting. What counted a frontend is deleted once no Service claims it, and all Services are
-known.
+to the end whoever stops waiting; what is read is added up there, too. What was told last is known to the next agent
+(`kept.py`); where it is not, all begins at zero: a sum that fell to anything else would be taken for so much traffic.
+What counted a frontend is deleted once no Service claims it, and all Services are known.
 """
 
 import asyncio
@@ -13,10 +14,11 @@ from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from podwire.model.network import Frontend
-from podwire.model.objects import AttachmentKey, ServiceKey
+from podwire.model.objects import AttachmentKey
 from podwire.model.snapshot import Snapshot
 from podwire.services.frontends import owner
-from podwire.statistics.totals import Counts, Totals, add, nothing
+from podwire.statistics.kept import ServiceTotals
+from podwire.statistics.totals import Counts, add, nothing
 
 SHARE = 4.0
 """A reading is new enough for whoever asks for so many times as long as it took."""
@@ -27,8 +29,7 @@ SLICE = 200
 """Frontends forgotten between two turns of the event loop: about three milliseconds."""
 log = logging.getLogger(__name__)
 
-ServiceTotals = Totals[Frontend, ServiceKey]
-PodTotals = Totals[AttachmentKey, AttachmentKey]
+PodCounts = Mapping[AttachmentKey, Counts]
 Told = TypeVar("Told")
 
 
@@ -41,8 +42,16 @@ class Controller(Protocol):
 class Frontends(Protocol):
     """As `podwire.dataplane.nftables.counting.Counting`."""
 
+    def identity(self) -> str: ...
     def read(self) -> Mapping[Frontend, Counts]: ...
     def forget(self, frontends: Iterable[Frontend]) -> None: ...
+
+
+class Memory(Protocol):
+    """As `podwire.statistics.kept.Kept`."""
+
+    def recall(self, counters: str) -> ServiceTotals | None: ...
+    def keep(self, counters: str, totals: ServiceTotals) -> None: ...
 
 
 class Interfaces(Protocol):
@@ -82,17 +91,17 @@ def _seen(task: asyncio.Task[Any]) -> None:
 
 
 class Collector:
-    def __init__(self, controller: Controller, frontends: Frontends, interfaces: Interfaces) -> None:
+    def __init__(self, controller: Controller, frontends: Frontends, interfaces: Interfaces, memory: Memory) -> None:
         self._controller, self._frontends, self._interfaces = controller, frontends, interfaces
-        self._of_services: ServiceTotals = nothing(5)
-        self._of_pods: PodTotals = nothing(4)
+        self._memory = memory
+        self._of_services: ServiceTotals | None = None
         self._services, self._pods = Shared(self.read_services), Shared(self.read_pods)
 
     async def services(self) -> ServiceTotals:
         """By frontend: connections, packets and bytes from clients, packets and bytes to them. Raises OSError."""
         return await self._services.get()
 
-    async def pods(self) -> PodTotals:
+    async def pods(self) -> PodCounts:
         """By attachment: packets and bytes that the pod received, packets and bytes that it sent. Raises OSError."""
         return await self._pods.get()
 
@@ -118,31 +127,43 @@ class Collector:
 
     async def read_services(self) -> ServiceTotals:
         """A new reading, however old the last one is. Not while another goes on. Raises OSError."""
-        read = await asyncio.to_thread(self._frontends.read)
+        totals, strangers = await asyncio.to_thread(self._add_up)
+        await self._forget(strangers)
+        return totals
+
+    async def read_pods(self) -> PodCounts:
+        """As `read_services`. Not added up: a link that was made anew counts from zero."""
+        read = await asyncio.to_thread(self._interfaces.read)
+        now = self._controller.snapshot.attachments
+        return {key: _of_pod(read[it.index]) for key, it in now.items() if it.index in read}
+
+    def _add_up(self) -> tuple[ServiceTotals, list[Frontend]]:
+        """In a thread; and what nobody claims, sorted, once all Services are known."""
+        counters = self._frontends.identity()
+        read = self._frontends.read()
         now, before = self._controller.snapshot, self._of_services
+        if before is None:
+            before = self._memory.recall(counters) or nothing(5)
+            before = before._replace(nobodys={it: c for it, c in read.items() if it not in before.series})
         known = before.series
         owners = {it: owner(now, it) for it in known.keys() | read.keys() if it in now.claims}
         if not now.whole:
             owners = {it: series.owner for it, series in known.items()} | owners
-        self._of_services = add(before, read, owners, now.services if now.whole else _Everybody())
-        if now.whole:
-            await self._forget(read.keys() - owners.keys())
-        return self._of_services
-
-    async def read_pods(self) -> PodTotals:
-        """As `read_services`."""
-        read = await asyncio.to_thread(self._interfaces.read)
-        now = self._controller.snapshot.attachments
-        found = {key: _of_pod(read[it.index]) for key, it in now.items() if it.index in read}
-        self._of_pods = add(self._of_pods, found, {key: key for key in now}, now)
-        return self._of_pods
+        totals = add(before, read, owners, now.services if now.whole else _Everybody())
+        self._memory.keep(counters, totals)
+        self._of_services = totals
+        return totals, sorted(read.keys() - owners.keys()) if now.whole else []
 
     async def _forget(self, strangers: Iterable[Frontend]) -> None:
-        """Those that are still nobody's, while no transaction goes on."""
-        left = iter(sorted(strangers))
+        """Those that are still nobody's, in slices, while no transaction goes on."""
+        left = iter(strangers)
         while some := list(islice(left, SLICE)):
             async with self._controller.settled() as now:
-                self._frontends.forget(it for it in some if it not in now.claims)
+                forgotten = {it for it in some if it not in now.claims}
+                self._frontends.forget(sorted(forgotten))
+            if (held := self._of_services) is not None:  # whoever comes by them has what counts from zero
+                left_over = {it: counts for it, counts in held.nobodys.items() if it not in forgotten}
+                self._of_services = held._replace(nobodys=left_over)
             await asyncio.sleep(0)
 
 

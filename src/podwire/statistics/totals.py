@@ -2,10 +2,12 @@
 
 Invariants: no total of anybody ever falls while he lives, whatever is read: a counter that reads less than before began
 anew, and what it had counts on; one that is not read stays as it was, since a dump may miss it. So one that was gone,
-and has more by the next reading than before, tells less than there was, never more. What is nobody's is forgotten.
+and has more by the next reading than before, tells less than there was, never more. What is nobody's counts for nobody,
+and whoever comes by its key later has what counts from there.
 """
 
 from collections.abc import Container, Hashable, Mapping
+from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -29,11 +31,12 @@ class Series(NamedTuple, Generic[Owner]):
 
 class Totals(NamedTuple, Generic[Key, Owner]):
     """`ended`: by an owner that lives, what those of its keys had that are no longer its. `whole`: of all owners, those
-    that are gone too."""
+    that are gone too. `nobodys`: what was read last of keys that are nobody's."""
 
     series: Mapping[Key, Series[Owner]]
     ended: Mapping[Owner, Counts]
     whole: Counts
+    nobodys: Mapping[Key, Counts] = MappingProxyType({})
 
     def of_owners(self) -> dict[Owner, Counts]:
         """The sums of all keys that each has or had."""
@@ -43,9 +46,9 @@ class Totals(NamedTuple, Generic[Key, Owner]):
         return found
 
 
-def nothing(size: int) -> Totals[Key, Owner]:
-    """Of so many counts each."""
-    return Totals({}, {}, (0,) * size)
+def nothing(size: int, older: Mapping[Key, Counts] = MappingProxyType({})) -> Totals[Key, Owner]:
+    """Of so many counts each. `older`: what there is already, and counts for nobody."""
+    return Totals({}, {}, (0,) * size, older)
 
 
 def add(
@@ -58,22 +61,24 @@ def add(
     whole = before.whole
     for key in before.series.keys() | (read.keys() & owners.keys()):
         was, owner = before.series.get(key), owners.get(key)
-        now = _read(was, read.get(key), owner)
+        now = _read(was, read.get(key), owner, before.nobodys.get(key, ()))
         whole = plus(whole, minus(now.total, was.total if was is not None and was.owner == now.owner else ()))
         if owner is not None:
             series[key] = now
         lost = was if was is not None and owner is not None and was.owner != owner else now if owner is None else None
         if lost is not None and lost.owner in living:
             ended[lost.owner] = plus(ended.get(lost.owner, ()), lost.total)
-    return Totals(series, ended, whole)
+    return Totals(series, ended, whole, {key: counts for key, counts in read.items() if key not in series})
 
 
-def _read(was: Series[Owner] | None, read: Counts | None, owner: Owner | None) -> Series[Owner]:
-    """A key's series after a reading. One of the two is not None; without an owner it stays the last one's."""
+def _read(was: Series[Owner] | None, read: Counts | None, owner: Owner | None, older: Counts) -> Series[Owner]:
+    """A key's series after a reading. One of the first two is not None; without an owner it stays the last one's.
+    `older`: what was there while it was nobody's."""
     if was is None:
         assert read is not None
         assert owner is not None
-        return Series(owner, (0,) * len(read), read)
+        known = older and all(now >= then for now, then in zip(read, older, strict=True))
+        return Series(owner, minus((0,) * len(read), older if known else ()), read)
     last = was.last if read is None else read
     anew = tuple(old if now < old else 0 for old, now in zip(was.last, last, strict=True))
     if owner is None or owner == was.owner:

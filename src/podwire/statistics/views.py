@@ -4,6 +4,8 @@ Invariants: as for `podwire.views`: these structs are the JSON, addresses are te
 sums never fall while it lives: they keep what its former frontends had.
 """
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from podwire import views
@@ -89,14 +91,14 @@ def _counted(counts: Counts | None) -> tuple[int, Traffic]:
     return (counts[0], Traffic(*counts[1:])) if counts else (0, Traffic())
 
 
-def pod(now: Snapshot, key: AttachmentKey, totals: Totals[AttachmentKey, AttachmentKey]) -> PodStatistics:
+def pod(now: Snapshot, key: AttachmentKey, counted: Mapping[AttachmentKey, Counts]) -> PodStatistics:
     """Raises KeyError for an attachment that the snapshot has not."""
-    it, series = now.attachments[key], totals.series.get(key)
+    it = now.attachments[key]
     return PodStatistics(
         namespace=it.pod.namespace,
         name=it.pod.name,
         interface=key.interface,
         link=link_of(key, it),
         sandbox=key.sandbox,
-        traffic=Traffic(*series.total) if series is not None else Traffic(),
+        traffic=Traffic(*counted.get(key, ())),
     )

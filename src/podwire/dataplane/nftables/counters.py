@@ -18,6 +18,8 @@ from podwire.model.network import Frontend
 CONNECTIONS, TRAFFIC = "connections", "traffic"
 ORIGINAL, REPLY = 0, 1
 """A packet's direction: from who began the connection, or back (linux/netfilter/nf_conntrack_tuple_common.h)."""
+TABLE_HANDLE, SET_HANDLE = 4, 16
+"""Attributes: a number that no other table, or set of a table, ever had (linux/netfilter/nf_tables.h)."""
 _DIRECTION = Struct("=B3x")
 _LIST, _KEY, _EXPRESSION = 3, 1, 7
 _COUNTER = Struct(">4xQ4xQ")

@@ -7,13 +7,17 @@ already.
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from podwire.dataplane import netlink
-from podwire.dataplane.messages import Message, text
+from podwire.dataplane.messages import Message, attrs, text
 from podwire.dataplane.nftables import counters
 from podwire.dataplane.nftables import wire as w
 from podwire.model.addresses import FAMILIES, Family
 from podwire.model.network import Frontend
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""random(4)."""
 
 
 class Counting:
@@ -21,6 +25,20 @@ class Counting:
         """`commit`: as of the driver, which has to know of every change that is ours."""
         self._commit = commit
         self._reading = netlink.Socket(netlink.NETFILTER)
+
+    def identity(self) -> str:
+        """Which counters these are: others after a boot, in another namespace, or where a table or one of the sets was
+        made anew. Raises OSError."""
+        parts = [BOOT_ID.read_text().strip(), str(self._reading.namespace())]
+        for family in FAMILIES:
+            asked = [(w.GETTABLE, b"", counters.TABLE_HANDLE)]
+            asked += [
+                (w.GETSET, text(2, name), counters.SET_HANDLE) for name in (counters.CONNECTIONS, counters.TRAFFIC)
+            ]
+            for kind, name, handle in asked:
+                seen = self._reading.dump(kind, w.table(family) + name, 0)
+                parts += [attrs(body, 4).get(handle, b"").hex() for body in seen] or ["none"]
+        return " ".join(parts)
 
     def read(self) -> dict[Frontend, tuple[int, ...]]:
         """Of each frontend that was ever used: connections, packets and bytes to it, packets and bytes back. Raises
