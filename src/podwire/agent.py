@@ -20,17 +20,15 @@ from types import MappingProxyType
 from typing import Any
 
 from grpc import aio  # type: ignore[import-untyped]
-from msgspec.structs import replace
 
-from podwire import admin, preflight, views
+from podwire import admin, preflight, restoring, views
 from podwire.cni import mark
 from podwire.config import Config
-from podwire.controller.difference import Scope
 from podwire.controller.events import Restored, Resync, ResyncReason, Shutdown
 from podwire.controller.loop import Controller
 from podwire.controller.transaction import Capability, Transaction
 from podwire.dataplane.conntrack.driver import Conntrack
-from podwire.dataplane.linux import rebuild, sysctl
+from podwire.dataplane.linux import sysctl
 from podwire.dataplane.linux.addresses import NodeAddresses
 from podwire.dataplane.linux.counters import InterfaceCounters
 from podwire.dataplane.linux.driver import Linux
@@ -41,12 +39,11 @@ from podwire.dataplane.nftables.driver import NFTables
 from podwire.dataplane.nftables.layout import CAPACITY
 from podwire.dataplane.reconciler import Reconciler
 from podwire.healthserver import HealthServer
-from podwire.model.objects import Attachment, AttachmentKey, NodeKey, Object, ObjectKey
+from podwire.model.objects import Object, ObjectKey
 from podwire.model.snapshot import Local, Snapshot
 from podwire.model.text import printable
 from podwire.nodes import own, routes
 from podwire.pods import wiring
-from podwire.pods.names import link_of
 from podwire.preflight import CannotStart
 from podwire.services import frontends
 from podwire.sources import cni_server, kernel_watch, kube_status, node_addresses
@@ -111,6 +108,7 @@ class Agent:
             self.addresses.now,
             config.node_port_addresses,
             CAPACITY,
+            restoring.boot_of(config.boot_id),
         )
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
         self.controller.readers = readers
@@ -124,42 +122,15 @@ class Agent:
         self.kubernetes = KubernetesObjects(self.api, config.node_name) if self.api is not None else None
         self.health = HealthServer(self.controller, self.api is not None, config.healthz_listen)
         self._collecting: asyncio.Task[None] | None = None
+        self.restored: Restored | None = None
 
     def restore(self) -> None:
         """The first event: what the store remembers. Raises CannotStart."""
         try:
-            restored = self.store.restored()
-            self._refuse_pods_of_another_node(restored)
-            restored = replace(restored, attachments=self._identified(restored.attachments))
-            if self.store.fresh:
-                living = rebuild.attachments(self.linux.read(Scope(None, frozenset())))
-                restored = replace(restored, attachments=living)
+            self.restored = restoring.restored(self.config, self.store, self.linux, self.controller.snapshot.local.boot)
         except OSError as error:
             raise CannotStart(str(error)) from error
-        count = len(restored.attachments)
-        if self.store.fresh and count:
-            log.warning("the store is new, and %d pods live: what it should know is taken from the kernel", count)
-        self.controller.submit(restored)
-
-    def _identified(self, attachments: Mapping[AttachmentKey, Attachment]) -> dict[AttachmentKey, Attachment]:
-        """Those of older versions, which noted only the path of a namespace, with what tells it from others."""
-        unknown = {link_of(key, it): key for key, it in attachments.items() if it.netns and not it.inode}
-        paths = {name: attachments[key].netns for name, key in unknown.items()}
-        found = self.linux.identities(paths) if paths else {}
-        return dict(attachments) | {
-            unknown[name]: replace(attachments[unknown[name]], device=device, inode=inode)
-            for name, (device, inode) in found.items()
-        }
-
-    def _refuse_pods_of_another_node(self, restored: Restored) -> None:
-        """Raises CannotStart. They have addresses of that node's ranges, and this one's may be given elsewhere."""
-        others = sorted(key.name for key in restored.objects if isinstance(key, NodeKey))
-        if restored.attachments and others and self.config.node_name not in others:
-            raise CannotStart(
-                f"{self.config.state_dir} holds {len(restored.attachments)} pods of node {others[0]}, and node_name is "
-                f"{self.config.node_name}: set node_name back; if the node was renamed, start once more by its old "
-                "name and remove its pods first"
-            )
+        self.controller.submit(self.restored)
 
     def not_ready(self) -> str | None:
         """Why the node does not follow the cluster, or can attach no pod; None: it is ready. Pods come and go before
@@ -204,6 +175,9 @@ class Agent:
     @property
     def source_errors(self) -> tuple[str, ...]:
         found = (*self._troubles.values(), *self.store.troubles)
+        if self.restored is not None and self.restored.rebuilt:
+            count = len(self.restored.attachments)
+            found += (f"store: {self.config.database}: was lost: {count} attachments are taken from the kernel",)
         if self.manifests is not None:
             found += self.manifests.loaded.errors
         if self.kubernetes is not None:

@@ -23,6 +23,10 @@ SOCKET_PATH_LIMIT = 107
 NODE_NAME = "PODWIRE_NODE_NAME"
 """The environment variable that goes before the key node_name."""
 
+BOOT_ID_FILE = "PODWIRE_BOOT_ID_FILE"
+"""The environment variable that names another file than the kernel's for the boot's ID: for a node that is made to
+believe that it was started anew."""
+
 ADMIN_SOCKET = "admin.sock"
 CNI_SOCKET = "cni.sock"
 
@@ -65,6 +69,8 @@ class Config(Struct, frozen=True):
     """In which ranges an address of the node has node ports; None: its first InternalIP of each family has."""
     verify_seconds: int = 60
     """From one periodic verify to the next; 0: none."""
+    boot_id: Path = Path("/proc/sys/kernel/random/boot_id")
+    """What differs from boot to boot (random(4)); never in the file."""
 
     @property
     def database(self) -> Path:
@@ -149,7 +155,9 @@ def read_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8: expected a TOML file") from None
-    return parse_config(text, str(path), environment.get(NODE_NAME, ""))
+    config = parse_config(text, str(path), environment.get(NODE_NAME, ""))
+    boot_id = environment.get(BOOT_ID_FILE, "")
+    return msgspec.structs.replace(config, boot_id=Path(boot_id)) if boot_id else config
 
 
 def parse_config(text: str, file: str, node_name: str = "") -> Config:

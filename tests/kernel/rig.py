@@ -112,6 +112,7 @@ class Rig:
         self.directory, self.make_space = directory, make_space
         self.pods: dict[str, Space] = {}
         self.agent: Agent | None = None
+        self.boot_id = Path("/proc/sys/kernel/random/boot_id")
         self._loop: asyncio.Task[None] | None = None
         self._flows: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
@@ -149,6 +150,7 @@ class Rig:
                 mtu=mtu,
                 service_local_backend_weight=local_weight,
                 node_port_addresses=node_ports,
+                boot_id=self.boot_id,
             )
         )
         self._loop = asyncio.create_task(self.agent.controller.run())

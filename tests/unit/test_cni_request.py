@@ -89,6 +89,7 @@ def test_capabilities_without_content_ask_for_nothing() -> None:
         pytest.param({"CNI_CONTAINERID": "x y"}, 4, "found 'x y'", id="container with a space"),
         pytest.param({"CNI_CONTAINERID": "x\n"}, 4, "found 'x\\n'", id="container with a line end"),
         pytest.param({"CNI_CONTAINERID": "ä"}, 4, "found 'ä'", id="container beyond ASCII"),
+        pytest.param({"CNI_CONTAINERID": "x" * 1025}, 4, "at most 1024 bytes; found 1025", id="container too long"),
         pytest.param({"CNI_IFNAME": "sixteen-bytes-16"}, 4, "at most 15 bytes", id="interface too long"),
         pytest.param({"CNI_IFNAME": "ääääääää"}, 4, "at most 15 bytes", id="interface too long in bytes"),
         pytest.param({"CNI_IFNAME": "."}, 4, "found '.'", id="interface dot"),

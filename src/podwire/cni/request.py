@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from podwire.cni.errors import VERSIONS, CniError, ErrorCode
 from podwire.model.objects import AttachmentKey, PodKey
+from podwire.pods.names import MOST_SANDBOX
 
 COMMANDS = ("ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION")
 
@@ -97,6 +98,9 @@ def parse_request(environment: Iterable[str], stdin: bytes) -> Request:
     key, netns = AttachmentKey(sandbox, interface), variables.get("CNI_NETNS", "")
     if command == "DEL":  # whose it was is no question: a DEL that fails would come again for ever
         return Request(command, config, key, netns=netns)
+    if command == "ADD" and len(sandbox) > MOST_SANDBOX:
+        found = f"{len(sandbox)} bytes"
+        raise _environment("CNI_CONTAINERID", f"expected at most {MOST_SANDBOX} bytes; found {found}")
     arguments = parse_arguments(variables.get("CNI_ARGS", ""))
     return Request(command, config, key, pod_of(arguments, sandbox), netns, arguments.get("K8S_POD_UID", ""))
 

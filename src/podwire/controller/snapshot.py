@@ -94,7 +94,7 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
             )
     before = now.attachments.get(event.key)
     if before is not None:  # a repeated ADD keeps its addresses and its confirmation
-        there = {"netns": event.netns, "device": event.device, "inode": event.inode}
+        there = {"netns": event.netns, "device": event.device, "inode": event.inode, "boot": now.local.boot}
         known = {name: value for name in ("uid", "network") if (value := getattr(event, name))}
         return _hold(now, event.key, replace(before, pod=event.pod, **there, **known))
     link = interface_name(key)
@@ -129,6 +129,7 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
         network=event.network,
         serial=now.serial + 1,
         link=link,
+        boot=now.local.boot,
     )
     return _hold(replace(now, cursors=cursors), event.key, attachment)
 

@@ -182,7 +182,8 @@ class Attachment(Value, frozen=True):
     node's end (allocated like an address), `confirmed` false until all of it was made: a start releases what is not.
     `uid` is the pod's in Kubernetes, `network` the name of the CNI configuration (both "" where not told, and in the
     rows of older versions). Of two attachments the later has the greater `serial`. `link` is the name of the node's end
-    ("" in the rows of older versions: `pods/names.py`).
+    ("" in the rows of older versions: `pods/names.py`). `boot` is the ID of the boot in which it was made ("" in
+    the rows of older versions).
     """
 
     pod: PodKey
@@ -196,6 +197,7 @@ class Attachment(Value, frozen=True):
     network: str = ""
     serial: int = 0
     link: str = ""
+    boot: str = ""
 
 
 ObjectKey = NamespaceKey | NodeKey | PodKey | ServiceKey | SliceKey | ServiceCIDRKey

@@ -40,7 +40,7 @@ class Local(Value, frozen=True):
     gets `local_weight` times as many of this node's connections as one elsewhere. `addresses` are those that the node's
     kernel has, but for the ones of its blocks. `node_ports`: in which ranges one of these has node ports;
     None: the node's first InternalIP of each family has. `capacity`: of the data plane for Services; None: it has no
-    end."""
+    end. `boot`: the ID of the kernel's boot."""
 
     name: str
     mtu: int = 0
@@ -49,6 +49,7 @@ class Local(Value, frozen=True):
     addresses: frozenset[Address] = frozenset()
     node_ports: tuple[Prefix, ...] | None = None
     capacity: Capacity | None = None
+    boot: str = ""
 
     @property
     def key(self) -> NodeKey:

@@ -46,6 +46,8 @@ class Database:
         self.path, self._check = path, check
         self.fresh = False
         """Whether it was made just now."""
+        self.renewed = ""
+        """Why it was last made anew at work."""
         try:
             try:
                 self._open()
@@ -83,6 +85,7 @@ class Database:
             self._begin_anew(why)
         except (sqlite3.Error, Damaged, StoreUnusable) as error:
             raise OSError(f"{self.path}: {why}; it can't be made anew: {error}") from error
+        self.renewed = why
         raise Renewed(f"{self.path}: {why}: it was made anew, and is filled by the next resync")
 
     def _begin_anew(self, why: str) -> None:

@@ -41,8 +41,11 @@ class Store:
     @property
     def troubles(self) -> tuple[str, ...]:
         """For people."""
-        aside = self.database.set_aside
-        return tuple(f"store: {path}: was damaged and set aside; remove it once it is understood" for path in aside)
+        it = self.database
+        found = [f"store: {path}: was damaged and set aside; remove it once it is understood" for path in it.set_aside]
+        if it.renewed:
+            found.append(f"store: {it.path}: {it.renewed}, and was made anew while the agent was at work")
+        return tuple(found)
 
     def weight(self, change: Any) -> int:  # noqa: ARG002 - never sliced
         return 1
