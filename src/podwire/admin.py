@@ -38,6 +38,7 @@ from aiohttp.typedefs import Handler
 from prometheus_client import ProcessCollector
 
 from podwire import httplog, metrics, replies, views
+from podwire.connections import MONITORS, Answer, BriefServer
 from podwire.controller.difference import Difference
 from podwire.controller.events import Event, Resync, ResyncReason
 from podwire.controller.history import Record, record_of
@@ -110,11 +111,19 @@ async def serve(
 
 async def serve_monitors(
     host: str, port: int, controller: Controller, facts: Callable[[], views.Facts], statistics: Statistics
-) -> web.AppRunner:
+) -> web.ServerRunner:
     """Answers once TCP connections are served, with what harms nobody to know. Raises OSError."""
-    app = web.Application(middlewares=[_errors_as_json])
-    app.add_routes(_for_monitors(Answers(controller, facts, statistics)))
-    runner = web.AppRunner(app, access_log=None, logger=httplog.log, shutdown_timeout=GRACE)
+    known = _for_monitors(Answers(controller, facts, statistics))
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        asked = known.get(request.path)
+        if asked is None or request.method not in ("GET", "HEAD"):
+            text = f"this API has no {request.method} {request.path}"
+            return replies.json({"error": printable(text)}, 404 if asked is None else 405)
+        return await _error_as_json(request, asked)
+
+    server = BriefServer(answer, MONITORS, access_log=None, logger=httplog.log, handler_cancellation=True)
+    runner = web.ServerRunner(server, shutdown_timeout=GRACE)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()
@@ -164,19 +173,20 @@ def application(
             web.post("/resync", asked.resync),
             web.post("/trace", partial(_trace, controller, trace)),
             *answers.routes(statistics, lambda: controller.snapshot),
-            *_for_monitors(asked),
+            *(web.get(path, answer) for path, answer in _for_monitors(asked).items()),
         ]
     )
     return app
 
 
-def _for_monitors(asked: "Answers") -> list[web.RouteDef]:
-    return [
-        web.get("/healthz", asked.healthz),
-        web.get("/readyz", asked.readyz),
-        web.get("/metrics", asked.metrics),
-        *answers.for_monitors(asked.statistics, asked.now),
-    ]
+def _for_monitors(asked: "Answers") -> dict[str, Answer]:
+    """By path."""
+    return {
+        "/healthz": asked.healthz,
+        "/readyz": asked.readyz,
+        "/metrics": asked.metrics,
+        **answers.for_monitors(asked.statistics, asked.now),
+    }
 
 
 class Answers:
@@ -269,15 +279,15 @@ class Answers:
         result = await self._controller.submit(Resync(ResyncReason.ON_DEMAND))
         return replies.json(views.resynced(record_of(result, 0, 0.0)))
 
-    async def healthz(self, _: web.Request) -> web.Response:
+    async def healthz(self, _: web.BaseRequest) -> web.Response:
         """That this is answered at all says that the event loop turns."""
         return replies.json({"healthy": True})
 
-    async def readyz(self, _: web.Request) -> web.Response:
+    async def readyz(self, _: web.BaseRequest) -> web.Response:
         reason = self._facts().not_ready
         return replies.json({"ready": reason is None, "not_ready": reason}, 200 if reason is None else 503)
 
-    async def metrics(self, request: web.Request) -> web.Response:
+    async def metrics(self, request: web.BaseRequest) -> web.Response:
         now, facts = self._controller.snapshot, self._facts()
         told = metrics.families(views.status(now, facts), await self._states(now), self._controller.tally)
         counted = await answers.of_node(self.statistics)
@@ -342,12 +352,23 @@ def _number(request: web.Request, name: str, least: int, most: int) -> int | Non
 
 @web.middleware
 async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def answer(_: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            if request.match_info.http_exception is None:
+                raise
+            text = f"this API has no {request.method} {request.path}"
+            return replies.json({"error": printable(text)}, error.status)
+
+    return await _error_as_json(request, answer)
+
+
+async def _error_as_json(request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
     try:
-        return await handler(request)
+        return await answer(request)
     except web.HTTPException as error:
-        unknown = request.match_info.http_exception is not None
-        text = f"this API has no {request.method} {request.path}" if unknown else error.text or error.reason
-        return replies.json({"error": printable(text)}, error.status)
+        return replies.json({"error": printable(error.text or error.reason)}, error.status)
     except (ConnectionError, asyncio.CancelledError):
         raise
     except Exception as error:  # a bug: it is told in the form of all errors, where nothing was answered yet

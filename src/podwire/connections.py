@@ -1,32 +1,42 @@
 """Whom an HTTP server that is open to the world listens to, and how long.
 
 Invariants: a newcomer is always taken; where there are too many connections the oldest goes for it, of the newcomer's
-own address where that has too many. One whose question has come and is not read yet goes last. None lasts longer than
-its seconds, whatever it sends: a load balancer asks at once, and its answer is made at once.
+own address where that has too many. One whose question has come and is not answered yet goes last. None lasts longer
+than its seconds, whatever it sends, and each has one question.
 """
 
 import asyncio
 import fcntl
 import struct
 import termios
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
-SECONDS = 2.0
-"""From a connection to its end: time for a question whose packet was lost once (RFC 6298, 2.1: a second)."""
-MOST = 400
-MOST_OF_ONE = 64
-"""Of one address: more than a load balancer has under way between a connection and its question."""
+
+class Limits(NamedTuple):
+    """`seconds`: from a connection to its end. `most_of_one`: connections of one address."""
+
+    seconds: float
+    most: int
+    most_of_one: int
+
+
+BALANCERS = Limits(seconds=2.0, most=400, most_of_one=64)
+"""Time for a question whose packet was lost once (RFC 6298, 2.1: a second), and for an answer that is made at once. Of
+one address: more than a load balancer has under way between a connection and its question."""
+MONITORS = Limits(seconds=30.0, most=32, most_of_one=16)
+"""Three times as long as Prometheus waits, unless told otherwise; an answer may be some megabytes."""
+Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class BriefServer(web.Server):
-    """For answers that are made without waiting."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, answer: Answer, limits: Limits, **options: Any) -> None:
         # Without lingering: whoever goes on sending after its answer holds nothing.
-        super().__init__(*arguments, lingering_time=0, **options)
+        super().__init__(self._answered, lingering_time=0, **options)
+        self._answer, self._limits = answer, limits
+        self._answering: set[web.RequestHandler] = set()
         self._by_source: dict[str, dict[web.RequestHandler, asyncio.Transport]] = {}
         self._all: dict[web.RequestHandler, tuple[str, asyncio.Transport, asyncio.TimerHandle]] = {}
         """Both: oldest first."""
@@ -35,17 +45,26 @@ class BriefServer(web.Server):
         super().connection_made(handler, transport)
         source = _source(transport)
         own = self._by_source.get(source, {})
-        if len(own) >= MOST_OF_ONE:
-            self._end(_victim(own.items()))
-        elif len(self._all) >= MOST:
-            self._end(_victim((one, known[1]) for one, known in self._all.items()))
-        timer = asyncio.get_running_loop().call_later(SECONDS, self._end, handler)
+        if len(own) >= self._limits.most_of_one:
+            self._end(self._victim(own.items()))
+        elif len(self._all) >= self._limits.most:
+            self._end(self._victim((one, known[1]) for one, known in self._all.items()))
+        timer = asyncio.get_running_loop().call_later(self._limits.seconds, self._end, handler)
         self._by_source.setdefault(source, {})[handler] = transport
         self._all[handler] = source, transport, timer
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
         self._forget(handler)
+
+    async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._answering.add(request.protocol)
+        try:
+            response = await self._answer(request)
+            response.force_close()
+            return response
+        finally:
+            self._answering.discard(request.protocol)
 
     def _end(self, handler: web.RequestHandler) -> None:
         known = self._all.get(handler)
@@ -63,22 +82,21 @@ class BriefServer(web.Server):
         if not self._by_source[source]:
             del self._by_source[source]
 
+    def _victim(self, some: Iterable[tuple[web.RequestHandler, asyncio.Transport]]) -> web.RequestHandler:
+        """Of some, oldest first: the first that waits for no answer, else the first."""
+        first = None
+        for handler, transport in some:
+            if handler not in self._answering and not _unread(transport):
+                return handler
+            first = first or handler
+        assert first is not None
+        return first
+
 
 def _source(transport: asyncio.Transport) -> str:
     """Empty where the other end has gone already."""
     name = transport.get_extra_info("peername")
     return name[0].removeprefix("::ffff:").partition("%")[0] if name else ""
-
-
-def _victim(some: Iterable[tuple[web.RequestHandler, asyncio.Transport]]) -> web.RequestHandler:
-    """Of some, oldest first: the first that has nothing to read, else the first."""
-    first = None
-    for handler, transport in some:
-        if not _unread(transport):
-            return handler
-        first = first or handler
-    assert first is not None
-    return first
 
 
 def _unread(transport: asyncio.Transport) -> bool:

@@ -16,7 +16,7 @@ from typing import Protocol
 from aiohttp import web
 
 from podwire import health, httplog
-from podwire.connections import BriefServer
+from podwire.connections import BALANCERS, BriefServer
 from podwire.controller.history import Record
 from podwire.model.addresses import Address, family_of, parse_address, show_host_port
 from podwire.model.objects import ServiceKey
@@ -63,7 +63,7 @@ class HealthServer:
         self._known: tuple[object, object] = None, None
         """What `_places` was made from: it is asked for at each event, and ten thousand Services may have ports."""
         self._places: dict[Place, str] = {}
-        self._http = BriefServer(self._answer, access_log=None, logger=httplog.log)
+        self._http = BriefServer(self._answer, BALANCERS, access_log=None, logger=httplog.log)
 
     @property
     def errors(self) -> tuple[str, ...]:
@@ -126,7 +126,6 @@ class HealthServer:
         else:
             response = web.Response(status=found.status, headers=found.headers, body=found.body)
         response.headers["Server"] = _NAME
-        response.force_close()
         return response
 
     def _told(self, address: Address, port: int, path: str) -> health.Answer | None:

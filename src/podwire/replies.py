@@ -53,7 +53,7 @@ def service_asked(request: web.Request, now: Snapshot) -> ServiceKey:
     return key
 
 
-def exposition(request: web.Request, families: Iterable[Metric]) -> web.Response:
+def exposition(request: web.BaseRequest, families: Iterable[Metric]) -> web.Response:
     """In the form that the asker prefers."""
     encoded, kind = metrics.exposition(families, request.headers.get("Accept", ""))
     return web.Response(body=encoded, headers={"Content-Type": kind})

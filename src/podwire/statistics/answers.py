@@ -20,6 +20,7 @@ from aiohttp import web
 from prometheus_client.core import Metric
 
 from podwire import replies
+from podwire.connections import Answer
 from podwire.model.snapshot import Snapshot
 from podwire.statistics import families, views
 from podwire.statistics.collector import PodCounts
@@ -70,8 +71,11 @@ def routes(statistics: Statistics, now: Now) -> list[web.RouteDef]:
     ]
 
 
-def for_monitors(statistics: Statistics, now: Now) -> list[web.RouteDef]:
-    async def services(request: web.Request) -> web.Response:
+def for_monitors(statistics: Statistics, now: Now) -> dict[str, Answer]:
+    """By path. One text is made at a time: whoever asks, in however many connections, takes one thread."""
+    one_by_one = asyncio.Lock()
+
+    async def services(request: web.BaseRequest) -> web.Response:
         async with _readable():
             totals = await statistics.services()
         seen = now()
@@ -81,16 +85,21 @@ def for_monitors(statistics: Statistics, now: Now) -> list[web.RouteDef]:
             mine = ((key, sums[key]) for key in service_keys(seen) if key in sums)
             return replies.exposition(request, families.services(mine))
 
-        return await asyncio.to_thread(told)
+        async with one_by_one:
+            making = asyncio.ensure_future(asyncio.to_thread(told))
+            try:
+                return await asyncio.shield(making)
+            finally:  # who asked may have gone
+                await asyncio.wait([making])
 
-    async def pods(request: web.Request) -> web.Response:
+    async def pods(request: web.BaseRequest) -> web.Response:
         async with _readable():
             counted = await statistics.pods()
         seen = now()
         listed = [views.pod(seen, key, counted) for key in attachment_keys(seen)]
         return replies.exposition(request, families.pods(listed))
 
-    return [web.get("/metrics/services", services), web.get("/metrics/pods", pods)]
+    return {"/metrics/services": services, "/metrics/pods": pods}
 
 
 async def of_node(statistics: Statistics) -> Iterable[Metric]:
