@@ -7,6 +7,8 @@ anything: a resync by an event that the controller handles like any other, a tra
     GET  /status                                 the node, its ranges, counts, what is wrong
     GET  /services, /services/NAMESPACE/NAME     frontends, backends, what the data plane holds of them
     GET  /pods                                   attachments
+    GET  /interface?namespace=NAMESPACE&pod=NAME&interface=NAME
+                                                 what leads to a pod: the node's end of its link
     GET  /explain/service/NAMESPACE/NAME         each frontend, its backends and where they are, what is left out
     GET  /explain/packet?from=SOURCE&to=IP:PORT/PROTOCOL
                                                  what this node does with such a packet
@@ -166,6 +168,7 @@ def application(
             web.get("/services", asked.services),
             web.get("/services/{namespace}/{name}", asked.service),
             web.get("/pods", asked.pods),
+            web.get("/interface", asked.interface),
             web.get("/explain/service/{namespace}/{name}", asked.explain_service),
             web.get("/explain/packet", asked.explain_packet),
             web.get("/history", asked.history),
@@ -216,6 +219,16 @@ class Answers:
     async def pods(self, request: web.Request) -> web.StreamResponse:
         now = self._controller.snapshot
         return await replies.stream(request, "pods", (views.pod(now, key) for key in views.attachment_keys(now)))
+
+    async def interface(self, request: web.Request) -> web.Response:
+        namespace, pod = request.query.get("namespace", ""), request.query.get("pod", "")
+        if not pod:
+            raise web.HTTPBadRequest(text="pod: missing; expected namespace=NAMESPACE&pod=NAME")
+        try:
+            name = request.query.get("interface")
+            return replies.json(views.interface(self._controller.snapshot, namespace, pod, name))
+        except LookupError as error:
+            raise web.HTTPNotFound(text=str(error)) from None
 
     async def explain_service(self, request: web.Request) -> web.Response:
         """In a thread, as a Service may have thousands of backends."""

@@ -19,8 +19,9 @@ from podwire.findings import findings
 from podwire.ipam.blocks import capacity
 from podwire.model.addresses import Address, show_address
 from podwire.model.network import Frontend, Serving, Slots
-from podwire.model.objects import Attachment, AttachmentKey, ServiceKey
+from podwire.model.objects import Attachment, AttachmentKey, PodKey, ServiceKey
 from podwire.model.snapshot import UNKNOWN, Snapshot
+from podwire.pods.lookup import get_interface_name, interfaces_of
 from podwire.pods.names import link_of
 from podwire.pods.wiring import leads, wiring
 from podwire.services.frontends import claimed, frontends, owner
@@ -262,6 +263,32 @@ class PodView(Struct, frozen=True):
 
 class PodList(Struct, frozen=True):
     pods: tuple[PodView, ...]
+
+
+class InterfaceView(Struct, frozen=True):
+    """`name` is the node's end of the link that leads to the pod: of the first of its interfaces. These are of the
+    pod's newest sandbox, in the order in which they came."""
+
+    namespace: str
+    pod: str
+    name: str
+    interfaces: tuple[PodView, ...]
+
+
+def interface(now: Snapshot, namespace: str, pod_name: str, asked: str | None) -> InterfaceView:
+    """Of all of a pod's interfaces, or of the one that is `asked` for. Raises LookupError, which says what there is."""
+    key = PodKey(namespace, pod_name)
+    there = interfaces_of(now, key)
+    name = get_interface_name(now, namespace, pod_name, asked)
+    if name is None:
+        told = now.pods.get(key)
+        why = "it has the node's own network" if told is not None and told.host_network else "none is attached here"
+        if there:
+            why = f"it has {', '.join(each.interface for each in there)}"
+        what = "interface" if asked is None else f"interface {asked}"
+        raise LookupError(f"no {what} of {key} on node {now.local.name}: {why}")
+    chosen = tuple(pod(now, each) for each in there if asked in (None, each.interface))
+    return InterfaceView(namespace, pod_name, name, chosen)
 
 
 def attachment_keys(now: Snapshot) -> list[AttachmentKey]:

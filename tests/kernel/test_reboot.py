@@ -114,6 +114,8 @@ async def test_after_a_boot_who_lives_keeps_its_addresses(booted: Node) -> None:
     rig = booted.rig
     await rig.stop()
     rig.boot_id.write_text("another\n")
+    silence()
+    respond(rig.pods["web"], "web")
     remake(rig.pods["b"])
     sh("ip", "netns", "del", rig.pods["c"].name)
     for pod in "bc":

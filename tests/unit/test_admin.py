@@ -12,10 +12,13 @@ import pytest_asyncio
 
 from podwire import admin
 from podwire.controller.difference import Change
-from podwire.controller.events import Resync, ResyncReason
+from podwire.controller.events import AddPod, KubeStateChange, Resync, ResyncReason
+from podwire.controller.snapshot import fold
 from podwire.model.network import Slots
-from podwire.model.objects import ServiceKey
-from tests.unit.served_agent import ServedAgent, frontend, record, serving
+from podwire.model.objects import AttachmentKey, Pod, PodKey, ServiceKey
+from podwire.model.snapshot import Snapshot
+from podwire.pods.names import interface_name
+from tests.unit.served_agent import FRONT, ServedAgent, frontend, record, serving
 
 
 @pytest_asyncio.fixture
@@ -60,6 +63,68 @@ async def test_a_list_longer_than_a_slice_is_whole(agent: ServedAgent) -> None:
     agent.controller.snapshot = type(now)(now.local, services=services, claims=claims.update(now.claims))
     _, body = await ask(agent, "GET", "/services")
     assert len(body["services"]) == admin.SLICE * 3 + 4
+
+
+def attached(now: Snapshot, *interfaces: str) -> Snapshot:
+    """Further interfaces of the pod shop/front."""
+    for number, interface in enumerate(interfaces):
+        key = AttachmentKey(FRONT.sandbox, interface)
+        now, _ = fold(now, AddPod(key, PodKey("shop", "front"), f"/run/netns/{interface}", 4, 100 + number))
+    return now
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "interfaces"),
+    [
+        pytest.param("pod=front", "eth0", ["eth0", "net2", "net1"], id="all, as they came"),
+        pytest.param("pod=front&interface=eth0", "eth0", ["eth0"], id="the first by name"),
+        pytest.param("pod=front&interface=net1", "net1", ["net1"], id="another by name"),
+    ],
+)
+async def test_the_interface_of_a_pod(agent: ServedAgent, query: str, name: str, interfaces: list[str]) -> None:
+    agent.controller.snapshot = attached(agent.controller.snapshot, "net2", "net1")
+    status, body = await ask(agent, "GET", f"/interface?namespace=shop&{query}")
+    assert (status, body["namespace"], body["pod"]) == (200, "shop", "front")
+    assert body["name"] == interface_name(AttachmentKey(FRONT.sandbox, name))
+    assert [it["interface"] for it in body["interfaces"]] == interfaces
+    assert len({address for it in body["interfaces"] for address in it["addresses"]}) == 2 * len(interfaces)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "error"),
+    [
+        pytest.param("", 400, "pod: missing; expected namespace=NAMESPACE&pod=NAME", id="nothing asked"),
+        pytest.param("namespace=shop", 400, "pod: missing; expected namespace=NAMESPACE&pod=NAME", id="no pod"),
+        pytest.param(
+            "namespace=shop&pod=nobody",
+            404,
+            "no interface of pod/shop/nobody on node one: none is attached here",
+            id="no such pod",
+        ),
+        pytest.param(
+            "namespace=other&pod=front",
+            404,
+            "no interface of pod/other/front on node one: none is attached here",
+            id="of another namespace",
+        ),
+        pytest.param(
+            "namespace=shop&pod=front&interface=net1",
+            404,
+            "no interface net1 of pod/shop/front on node one: it has eth0",
+            id="no such interface",
+        ),
+        pytest.param(
+            "namespace=shop&pod=host",
+            404,
+            "no interface of pod/shop/host on node one: it has the node's own network",
+            id="the node's network",
+        ),
+    ],
+)
+async def test_no_interface_of_a_pod(agent: ServedAgent, query: str, status: int, error: str) -> None:
+    host = KubeStateChange(((PodKey("shop", "host"), Pod("one", host_network=True)),))
+    agent.controller.snapshot, _ = fold(agent.controller.snapshot, host)
+    assert await ask(agent, "GET", f"/interface?{query}") == (status, {"error": error})
 
 
 async def test_pods(agent: ServedAgent) -> None:

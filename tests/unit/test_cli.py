@@ -396,6 +396,33 @@ async def test_explain_says_what_it_expected(arguments: list[str], error: str, a
     assert ran.err.startswith(f"podwire: {error}")
 
 
+async def test_the_interface_of_a_pod(agent: ServedAgent) -> None:
+    for arguments in ((), ("--interface", "eth0")):
+        ran = await ask(agent, "interface", "shop/front", *arguments)
+        assert (ran.code, ran.err) == (0, "")
+        assert [line.split() for line in ran.out.splitlines()] == [
+            ["INTERFACE", "LINK", "ADDRESSES", "STATE", "SANDBOX"],
+            ["eth0", interface_name(FRONT), "10.1.1.2,", "fd01::2", "wired", "sandbox-fron"],
+        ]
+    ran = await ask(agent, "interface", "shop/front", "-o", "json")
+    assert json.loads(ran.out)["name"] == interface_name(FRONT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("shop/nobody",), 1, "no interface of pod/shop/nobody on node one"),
+        (("shop/front", "--interface", "net1"), 1, "it has eth0"),
+        (("front",), 2, "'front': expected NAMESPACE/NAME"),
+        (("a/b/c",), 2, "'a/b/c': expected NAMESPACE/NAME"),
+    ],
+    ids=["no such pod", "no such interface", "no namespace", "too much"],
+)
+async def test_no_interface_of_a_pod(agent: ServedAgent, arguments: tuple[str, ...], code: int, says: str) -> None:
+    ran = await ask(agent, "interface", *arguments)
+    assert (ran.code, ran.out, says in ran.err) == (code, "", True), ran.err
+
+
 async def test_pods_as_a_table(agent: ServedAgent) -> None:
     ran = await ask(agent, "pods")
     head, back, front = rows(ran.out)

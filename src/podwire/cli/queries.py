@@ -74,6 +74,31 @@ def pods(*, stats: Stats = False, target: Target = HERE, output: Output = "table
     return 0
 
 
+def interface(
+    pod: str,
+    /,
+    *,
+    name: Annotated[str | None, Parameter("--interface")] = None,
+    target: Target = HERE,
+    output: Output = "table",
+) -> int:
+    """
+    Parameters
+    ----------
+    pod
+        NAMESPACE/NAME.
+    name
+        Only the interface that has this name in the pod, such as eth0.
+    """
+    namespace, _, own = pod.partition("/")
+    if not own or "/" in own:
+        raise Failed(f"{pod!r}: expected NAMESPACE/NAME", WRONG_USAGE)
+    asked = {"namespace": namespace, "pod": own} | ({} if name is None else {"interface": name})
+    body = ask(target.socket(), "GET", f"/interface?{urlencode(asked, errors=BYTES)}")
+    tell(body, output, views.InterfaceView, tables.interface)
+    return 0
+
+
 def explain(what: str, to: str | None = None, /, *, target: Target = HERE, output: Output = "table") -> int:
     """
     Parameters

@@ -69,6 +69,13 @@ def pods(seen: views.PodList) -> RenderableType:
     return table
 
 
+def interface(seen: views.InterfaceView) -> RenderableType:
+    table = columns("INTERFACE", "LINK", "ADDRESSES", "STATE", "SANDBOX")
+    for it in seen.interfaces:
+        table.add_row(it.interface, it.link, ", ".join(it.addresses), state(it.state.value), it.sandbox[:12])
+    return table
+
+
 def history(seen: views.HistoryView, zone: tzinfo | None = None) -> RenderableType:
     """`zone` None: the machine's own."""
     if not seen.records:
