@@ -4,6 +4,7 @@ import asyncio
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,10 @@ from podwire.doctor.facts import Api, Cluster, Right
 from podwire.doctor.findings import Unseen
 from podwire.doctor.read import cluster
 from podwire.doctor.read.certificate import NotACertificate, ends, from_pem
-from podwire.model.addresses import parse_prefix
+from podwire.model.addresses import parse_prefix, show_address
+from podwire.model.objects import Node, NodeKey
+from podwire.sources.fields import Invalid
+from podwire.sources.kubernetes import translate
 from tests.unit.kube_fake import FakeApi, answering, node, some_cluster
 from tests.unit.kube_pki import Pki, needs_openssl
 
@@ -75,6 +79,45 @@ async def test_a_long_list_is_read_to_its_end(tmp_path: Path, monkeypatch: pytes
         _, found = await ask(configured(tmp_path, server))
     assert isinstance(found, Cluster)
     assert sorted(found.nodes) == ["n0", "n1", "n2", "n3", "n4"]
+
+
+@pytest.mark.parametrize(
+    ("odd", "right"),
+    [
+        (node("two", "10.1.2.0/24", address="not-an-address"), (("10.1.2.0/24",), ())),
+        (node("two", "10.1.2.0/24", address="127.0.0.1"), (("10.1.2.0/24",), ())),
+        (node("two", "127.0.0.0/24", "fd02::/64"), (("fd02::/64",), ("192.0.2.1",))),
+    ],
+    ids=["an address that is none", "an address that nobody can have", "a range that nobody can have"],
+)
+async def test_what_is_odd_about_a_node_costs_no_more_than_itself(
+    odd: dict[str, Any], right: tuple[tuple[str, ...], tuple[str, ...]], tmp_path: Path
+) -> None:
+    """As for the agent: the doctor must not find a node missing that the agent has routes to."""
+    fake = FakeApi()
+    fake.put("nodes", node("one", "10.1.1.0/24"))
+    fake.put("nodes", odd)
+    async with fake.served() as server:
+        _, found = await ask(configured(tmp_path, server))
+        kept: list[Invalid] = []
+        key, value, _ = translate({**odd, "apiVersion": "v1", "kind": "Node"}, kept)
+    assert isinstance(found, Cluster)
+    assert sorted(found.nodes) == ["one", "two"]
+    fact = found.nodes["two"]
+    assert (tuple(map(str, fact.pod_cidrs)), tuple(map(show_address, fact.addresses))) == right
+    assert (key, kept != []) == (NodeKey("two"), True)
+    assert isinstance(value, Node)
+    assert (fact.pod_cidrs, fact.addresses) == (value.pod_cidrs, value.addresses)
+
+
+async def test_an_odd_range_costs_no_other(tmp_path: Path) -> None:
+    fake = FakeApi()
+    spec = {"cidrs": ["127.0.0.0/24", "fd97::/112"]}
+    fake.put("servicecidrs", {"metadata": {"name": "kubernetes"}, "spec": spec})
+    async with fake.served() as server:
+        _, found = await ask(configured(tmp_path, server))
+    assert isinstance(found, Cluster)
+    assert tuple(map(str, found.service_cidrs)) == ("fd96::/112", "fd97::/112")
 
 
 async def test_each_server_is_tried_and_one_is_enough(tmp_path: Path) -> None:

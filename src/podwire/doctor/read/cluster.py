@@ -189,7 +189,8 @@ async def _cluster(api: Api, config: Config) -> Cluster | Unseen:
 
 
 async def _listed(api: Api, path: str) -> dict[ObjectKey, Object]:
-    """Objects that can't be understood are left out: the agent's own errors tell of them."""
+    """As the agent reads them: what can't be understood is left out, of an object no more than that; the agent's own
+    errors tell of it."""
     found: dict[ObjectKey, Object] = {}
     query = {"limit": str(_PAGE)}
     while True:
@@ -202,7 +203,7 @@ async def _listed(api: Api, path: str) -> dict[ObjectKey, Object]:
         version, kind = _KINDS[path]
         for item in page.get("items") or ():
             with suppress(Invalid):
-                key, value, _ = translate({**item, "apiVersion": version, "kind": kind})
+                key, value, _ = translate({**item, "apiVersion": version, "kind": kind}, left_out=[])
                 if value is not None:
                     found[key] = value
         rest = (page.get("metadata") or {}).get("continue")
