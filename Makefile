@@ -1,5 +1,5 @@
 # The targets say what they need; each one installs it first (scripts/setup), and at once where it is there.
-.PHONY: setup check test demo bench churn image cluster-build cluster-test conformance services-e2e pod-start proto lock clean help root
+.PHONY: setup check test demo bench churn shim image cluster-build cluster-test conformance services-e2e pod-start proto lock clean help root
 
 PYTHON := .venv/bin/python
 CLUSTER_TESTS := tests/cluster
@@ -30,6 +30,10 @@ bench: root setup ## figures beside kube-proxy, into build/bench.json; about 20 
 
 churn: root setup ## ten minutes of changes under traffic: what is lost, what grows, into build/bench.json
 	$(PYTHON) -m tests.bench.churn
+
+shim: ## the native CNI plugin, static, for this machine or ARCH=arm64
+	@scripts/setup shim $(ARCH)
+	scripts/shim $(addprefix --arch ,$(ARCH))
 
 image: root ## the agent's image, build/podwire-image.tar, without a registry
 	@scripts/setup cluster

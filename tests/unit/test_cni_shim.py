@@ -1,4 +1,4 @@
-"""The plugin as a runtime executes it: against a real gRPC server, against broken ones, and with none at all."""
+"""The plugins as a runtime executes them: against a real gRPC server, against broken ones, and with none at all."""
 
 import asyncio
 import json
@@ -6,10 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import pytest
@@ -20,142 +18,20 @@ from hypothesis import strategies as st
 from podwire.cni import mark, shim
 from podwire.cni.cni_pb2 import CniReply, CniRequest
 from podwire.sources.cni_spool import spooled
-
-CONFIG = b'{"cniVersion":"1.0.0","name":"podwire","type":"podwire","prevResult":{"cniVersion":"0.4.0"}}'
-ENVIRONMENT = {"CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0", "CNI_NETNS": "/run/netns/x", "CNI_PATH": "/opt/cni/bin"}
-PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-
-Handler = Callable[[bytes, Any], Awaitable[bytes]]
+from tests.unit.shims import CONFIG, ENVIRONMENT, KINDS, Answer, Installed, agent, echo, place, raw_agent, reply
 
 
-class Answer(NamedTuple):
-    code: int
-    stdout: bytes
-    stderr: bytes
-
-    @property
-    def said(self) -> Any:
-        return json.loads(self.stdout)
-
-
-class Installed(NamedTuple):
-    """A plugin with its file of settings in a directory of its own."""
-
-    directory: Path
-
-    @property
-    def plugin(self) -> Path:
-        return self.directory / "podwire"
-
-    @property
-    def socket(self) -> Path:
-        return self.directory / "cni.sock"
-
-    @property
-    def spool(self) -> Path:
-        return self.directory / "spool"
-
-    @property
-    def ready(self) -> Path:
-        return self.directory / "ready"
-
-    @property
-    def settings(self) -> Path:
-        return self.directory / "podwire.conf"
-
-    def configure(self, *lines: str) -> None:
-        own = (f"socket={self.socket}", f"spool={self.spool}", f"ready={self.ready}")
-        self.settings.write_text("\n".join((*own, *lines)) + "\n")
-
-    async def run(
-        self, command: str, stdin: bytes = CONFIG, *interpreter: str | Path, plugin: Path | None = None
-    ) -> Answer:
-        process = await asyncio.create_subprocess_exec(
-            *(interpreter or (sys.executable, "-I", "-S", "-E")),
-            plugin or self.plugin,
-            env={**ENVIRONMENT, "PATH": PATH, "CNI_COMMAND": command, "HOME": "/"},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        stdout, stderr = await process.communicate(stdin)
-        assert process.returncode is not None
-        return Answer(process.returncode, stdout, stderr)
-
-    def left(self) -> list[CniRequest]:
-        """The DELs in the spool."""
-        assert not list(self.spool.glob("*.tmp"))
-        return [CniRequest.FromString(path.read_bytes()) for path in spooled(self.spool)]
-
-
-@pytest.fixture
-def installed(tmp_path: Path) -> Installed:
-    it = Installed(tmp_path)
-    it.plugin.write_bytes(Path(shim.__file__).read_bytes())
-    it.plugin.chmod(0o755)
-    it.configure()
-    return it
-
-
-@asynccontextmanager
-async def agent(socket: Path, handler: Handler) -> AsyncIterator[aio.Server]:
-    server = aio.server()
-    methods = {"Call": grpc.unary_unary_rpc_method_handler(handler)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("podwire.v1.Cni", methods),))
-    server.add_insecure_port(f"unix:{socket}")
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop(None)
-
-
-@asynccontextmanager
-async def raw_agent(socket: Path, said: bytes, then_close: bool) -> AsyncIterator[None]:
-    """Says these bytes once it has been spoken to; not more, ever."""
-    writers = []
-
-    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        await reader.read(1)
-        writer.write(said)
-        await writer.drain()
-        if then_close:
-            writer.close()
-
-    server = await asyncio.start_unix_server(speak, socket)
-    try:
-        yield
-    finally:
-        server.close()
-        for writer in writers:
-            writer.transport.abort()
-        await server.wait_closed()
-
-
-def reply(stdout: bytes, code: int = 0) -> bytes:
-    return CniReply(stdout=stdout, exit_code=code).SerializeToString()
-
-
-async def echo(body: bytes, _context: Any) -> bytes:
-    """All that was forwarded."""
-    request = CniRequest.FromString(body)
-    return reply("\n".join(request.environment).encode() + b"\n" + request.stdin)
+@pytest.fixture(params=KINDS)
+def installed(tmp_path: Path, request: pytest.FixtureRequest) -> Installed:
+    return place(tmp_path, request.param)
 
 
 # --- with an agent -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "interpreter",
-    [
-        pytest.param((sys.executable, "-I", "-S", "-E"), id="python3 -I -S -E"),
-        pytest.param(("/usr/bin/env", "--"), id="by its first line"),
-    ],
-)
-async def test_environment_and_input_arrive_as_they_were(installed: Installed, interpreter: tuple[str, ...]) -> None:
+async def test_environment_and_input_arrive_as_they_were(installed: Installed) -> None:
     async with agent(installed.socket, echo):
-        answer = await installed.run("ADD", CONFIG, *interpreter)
+        answer = await installed.run("ADD")
     variables = ENVIRONMENT | {"CNI_COMMAND": "ADD"}
     expected = "\n".join(sorted(f"{name}={value}" for name, value in variables.items())).encode()
     assert answer == Answer(0, expected + b"\n" + CONFIG, b"")
@@ -501,7 +377,7 @@ async def test_a_del_that_can_not_be_spooled_fails(installed: Installed) -> None
     ],
 )
 def test_the_configurations_own_version(text: bytes, version: str) -> None:
-    assert shim.version_of(text) == version
+    assert shim.version_of(text).decode() == version
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(["cniVersion", "1.1.0", '"', "\\"])
@@ -513,17 +389,17 @@ JSON = st.recursive(
 @given(
     st.dictionaries(TEXTS.filter(lambda key: key != "cniVersion"), JSON), st.sampled_from(shim.VERSIONS), st.booleans()
 )
-def test_the_version_is_found_in_any_json(config: dict[str, Any], version: str, compact: bool) -> None:
-    written = json.dumps(config | {"cniVersion": version}, indent=None if compact else 1, ensure_ascii=compact)
+def test_the_version_is_found_in_any_json(config: dict[str, Any], version: bytes, compact: bool) -> None:
+    written = json.dumps(config | {"cniVersion": version.decode()}, indent=None if compact else 1, ensure_ascii=compact)
     assert shim.version_of(written.encode()) == version
 
 
-@given(st.text(st.characters(), max_size=30))
-def test_a_quoted_text_is_json(text: str) -> None:
+@given(st.binary(max_size=30) | st.text(st.characters(max_codepoint=126), max_size=30).map(str.encode))
+def test_a_quoted_text_is_json(text: bytes) -> None:
     read = json.loads(shim.quote(text))
     assert "not found" not in read
-    if text.isprintable() and "not found" not in text:
-        assert read == text
+    if text.isascii() and text.decode().isprintable() and b"not found" not in text:
+        assert read == text.decode()
 
 
 @given(st.binary(max_size=400), st.integers(0, 2**32 - 1))

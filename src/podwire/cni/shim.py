@@ -1,12 +1,13 @@
 #!/usr/bin/env -S python3 -IS
 """The CNI plugin: hands one call of the runtime to the node's agent, and answers alone where no agent does.
 
-Invariants: nothing is parsed here that the agent can parse. Only what Python has loaded already, and _socket, is
-imported: json or socket would double the time of every call. An answer counts only when a whole message came with the
-end of its stream; anything else is "no agent". Then VERSION is answered, DEL is written durably into the spool, STATUS
-succeeds where the agent was ready since the node's boot and is 50 where it was not, and all else is 11, "try again
-later" (CNI spec 1.1.0, section 5). The file beside the plugin, <its path>.conf, says `socket=PATH`, `spool=PATH` and
-`ready=PATH` (the mark that the agent leaves), and may set limits, such as `add_seconds=20`.
+Invariants: native/ is the same program in C: the same bytes and exit codes, and the tests run both. Nothing is parsed
+here that the agent can parse. Only what Python has loaded already, and _socket, is imported: json would double the time
+of every call. Names and texts are bytes, as the kernel has them. An answer counts only when a whole message
+came with the end of its stream; anything else is "no agent". Then VERSION is answered, DEL is written durably into the
+spool, STATUS succeeds where the agent was ready since the node's boot and is 50 where it was not, and all else is 11,
+"try again later" (CNI spec 1.1.0, section 5). The file beside the plugin, <its path>.conf, says `socket=PATH`,
+`spool=PATH` and `ready=PATH` (the mark that the agent leaves), and may set limits, such as `add_seconds=20`.
 """
 
 import posix
@@ -17,10 +18,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-VERSIONS = ("0.4.0", "1.0.0", "1.1.0")
-COMMANDS = ("ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION")
-SECONDS = {"DEL": 3.0, "STATUS": 2.0, "VERSION": 1.0}
-SECONDS_OF_OTHERS = 50.0
+VERSIONS = (b"0.4.0", b"1.0.0", b"1.1.0")
+COMMANDS = (b"ADD", b"CHECK", b"DEL", b"GC", b"STATUS", b"VERSION")
+SECONDS = {b"DEL": 3.0, b"STATUS": 2.0, b"VERSION": 1.0}
+SECONDS_OF_OTHERS, LONGEST = 50.0, 86_400.0
+LARGEST = 16 << 20
+"""Bytes of standard input, of an answer and of the file of settings. An agent takes 4 MiB (sources/cni_spool.py)."""
 BOOT_ID, NAMESPACE = "/proc/sys/kernel/random/boot_id", "/proc/self/ns/net"
 
 # HTTP/2 (RFC 9113): types of frames, flags, and what a client says first.
@@ -31,56 +34,96 @@ FRAME, WINDOW, MOST = 16_384, 65_535, 2**31 - 1
 
 
 def main() -> None:
-    command = posix.environ.get(b"CNI_COMMAND", b"").decode(errors="replace")
-    stdin = b"".join(iter(lambda: posix.read(0, 65_536), b""))
+    stdout, code = answer(posix.environ.get(b"CNI_COMMAND", b""))
+    try:
+        write(1, stdout)
+    except OSError:
+        code = 1
+    posix._exit(min(code, 255))
+
+
+def answer(command: bytes) -> tuple[bytes, int]:
+    """What to print, and the exit code."""
+    try:
+        stdin = whole(0)
+    except (OSError, ValueError) as error:  # half of it says nothing: no DEL is made of it
+        return failure(VERSIONS[0], 5, b"standard input can't be read", words(error))
     variables = sorted(name + b"=" + value for name, value in posix.environ.items() if name.startswith(b"CNI_"))
     request = b"".join(field(1, variable) for variable in variables) + field(2, stdin)
-    settings: dict[str, str] = {}
+    settings: dict[bytes, bytes] = {}
     try:
-        settings = read_settings(__file__)
-        seconds = float(settings.get(command.lower() + "_seconds") or SECONDS.get(command, SECONDS_OF_OTHERS))
-        stdout, code = reply(call(settings["socket"], request, monotonic() + seconds))
+        settings = read_settings(__file__.encode(errors="surrogateescape"))
+        seconds = limit(command, settings)
+        return reply(call(settings[b"socket"], request, monotonic() + seconds))
     except Exception as error:  # whatever it is, the runtime gets an answer that it can read
-        stdout, code = alone(command, stdin, request, settings, str(error) or repr(error))
-    write(1, stdout)
-    posix._exit(code)
+        return alone(command, stdin, request, settings, words(error))
 
 
-def read_settings(path: str) -> dict[str, str]:
-    """From beside the plugin as it was called, else from beside what that links to."""
+def words(error: Exception) -> bytes:
+    """The system's own words for an error of the system."""
+    return str(getattr(error, "strerror", None) or error).encode(errors="surrogateescape")
+
+
+def read_settings(path: bytes) -> dict[bytes, bytes]:
+    """From beside the plugin as it was called, else from beside what that links to. Raises ValueError."""
     while True:
         try:
-            lines = content(path + ".conf").decode().splitlines()
+            text = content(path + b".conf")
             break
-        except FileNotFoundError as missing:
+        except (OSError, ValueError) as error:
+            unread = ValueError((path + b".conf: " + words(error)).decode(errors="surrogateescape"))
+            if not isinstance(error, FileNotFoundError):
+                raise unread from None
             try:
                 target = posix.readlink(path)
             except OSError:
-                raise missing from None
-            path = target if target.startswith("/") else path[: path.rfind("/") + 1] + target
-    settings = {
-        name.strip(): value.strip() for name, equals, value in (line.partition("=") for line in lines) if equals
-    }
-    for name in ("socket", "spool"):
-        if not settings.get(name, "").startswith("/"):
-            raise ValueError(f"{path}.conf: expected a line {name}=/PATH")
+                raise unread from None
+            path = target if target.startswith(b"/") else path[: path.rfind(b"/") + 1] + target
+    lines = [line.partition(b"=") for line in text.split(b"\n")]
+    settings = {name.strip(): value.strip() for name, equals, value in lines if equals and b"\0" not in value}
+    for name in (b"socket", b"spool"):
+        if not settings.get(name, b"").startswith(b"/"):
+            expected = path + b".conf: expected a line " + name + b"=/PATH"
+            raise ValueError(expected.decode(errors="surrogateescape"))
     return settings
 
 
-def content(path: str) -> bytes:
-    file = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
-    return b"".join(iter(lambda: posix.read(file, 65_536), b""))
+def limit(command: bytes, settings: dict[bytes, bytes]) -> float:
+    """Seconds for the call of an agent. Raises ValueError."""
+    name = command.lower() + b"_seconds"
+    told = settings.get(name)
+    if not told:
+        return SECONDS.get(command, SECONDS_OF_OTHERS)
+    if not told.replace(b".", b"", 1).isdigit():
+        raise ValueError(f"{name.decode(errors='surrogateescape')}: expected a number of seconds")
+    return min(float(told), LONGEST)
+
+
+def content(path: str | bytes) -> bytes:
+    return whole(posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC))
+
+
+def whole(file: int) -> bytes:
+    """Raises OSError, and ValueError where there is more than LARGEST."""
+    parts, size = [], 0
+    while part := posix.read(file, 65_536):
+        parts.append(part)
+        size += len(part)
+        if size > LARGEST:
+            raise ValueError(f"expected at most {LARGEST >> 20} MiB")
+    return b"".join(parts)
 
 
 def write(file: int, data: bytes) -> None:
-    while data:
-        data = data[posix.write(file, data) :]
+    unwritten = memoryview(data)
+    while unwritten:
+        unwritten = unwritten[posix.write(file, unwritten) :]
 
 
 # --- one gRPC call -----------------------------------------------------------------------------
 
 
-def call(path: str, message: bytes, deadline: float) -> bytes:
+def call(path: bytes, message: bytes, deadline: float) -> bytes:
     """The message that answers. Raises OSError or ValueError where none came whole before the deadline."""
     connection = socket(AF_UNIX, SOCK_STREAM)
     try:
@@ -92,14 +135,16 @@ def call(path: str, message: bytes, deadline: float) -> bytes:
 
 
 def converse(connection: socket, message: bytes, deadline: float) -> bytes:
-    out, unsent, answer = OPENING, b"\0" + len(message).to_bytes(4, "big") + message, b""
+    out, body, sent = OPENING, b"\0" + len(message).to_bytes(4, "big") + message, 0
+    parts: list[bytes] = []
+    size = 0
     all_streams = stream = initial = WINDOW  # what the agent is ready to take (RFC 9113, 5.2)
     arriving = frames(connection, deadline)
     while True:
-        while part := unsent[: max(0, min(all_streams, stream, FRAME))]:
-            unsent = unsent[len(part) :]
+        while part := body[sent : sent + max(0, min(all_streams, stream, FRAME))]:
+            sent += len(part)
             all_streams, stream = all_streams - len(part), stream - len(part)
-            out += frame(DATA, 0 if unsent else END_STREAM, 1, part)
+            out += frame(DATA, END_STREAM if sent == len(body) else 0, 1, part)
         if out:
             connection.settimeout(left(deadline))
             connection.sendall(out)
@@ -114,34 +159,66 @@ def converse(connection: socket, message: bytes, deadline: float) -> bytes:
         elif kind == PING and not flags & ACK:
             out = frame(PING, ACK, 0, payload)
         elif kind == WINDOW_UPDATE and number == 0:
-            all_streams += int.from_bytes(payload, "big")
-        elif kind == WINDOW_UPDATE:
-            stream += int.from_bytes(payload, "big")
-        elif kind == RST_STREAM or (kind == GOAWAY and int.from_bytes(payload[:4], "big") == 0):
+            all_streams += int.from_bytes(payload, "big") & MOST
+        elif kind == WINDOW_UPDATE and number == 1:
+            stream += int.from_bytes(payload, "big") & MOST
+        elif (kind == RST_STREAM and number == 1) or (
+            kind == GOAWAY and int.from_bytes(payload[:4], "big") & MOST == 0
+        ):
             raise ValueError("the agent dropped the call")
-        elif kind == DATA:
-            answer += payload[1 : len(payload) - payload[0]] if flags & PADDED else payload
-        if kind in (DATA, HEADERS) and flags & END_STREAM:
-            break
-    # A gRPC error comes without a message: no need to read its status out of packed headers.
+        elif kind == DATA and number == 1:
+            parts.append(unpadded(payload) if flags & PADDED else payload)
+            size += len(parts[-1])
+            if size > LARGEST:
+                raise ValueError(f"the agent's answer has more than {LARGEST >> 20} MiB")
+        if kind in (DATA, HEADERS) and number == 1 and flags & END_STREAM:
+            return message_of(b"".join(parts))
+
+
+def message_of(answer: bytes) -> bytes:
+    """A gRPC error comes without a message: no need to read its status out of packed headers."""
     if len(answer) < 5 or answer[0] != 0 or int.from_bytes(answer[1:5], "big") != len(answer) - 5:
         raise ValueError("the agent refused the call")
     return answer[5:]
 
 
 def frames(connection: socket, deadline: float) -> "Iterator[tuple[int, int, int, bytes]]":
-    """Type, flags, stream and payload of each frame that arrives."""
+    """Type, flags, stream and payload of each frame that arrives. Raises OSError, ValueError."""
     held = b""
     while True:
-        while len(held) < 9 or len(held) < 9 + int.from_bytes(held[:3], "big"):
-            connection.settimeout(left(deadline))
-            more = connection.recv(65_536)
-            if not more:
-                raise ValueError("the agent closed the connection")
-            held += more
-        end = 9 + int.from_bytes(held[:3], "big")
-        yield held[3], held[4], int.from_bytes(held[5:9], "big") & MOST, held[9:end]
-        held = held[end:]
+        while len(held) < 9:
+            held += more(connection, deadline)
+        size, kind = int.from_bytes(held[:3], "big"), held[3]
+        if not fits(kind, size):
+            raise ValueError("the agent does not speak HTTP/2")
+        while len(held) < 9 + size:
+            held += more(connection, deadline)
+        yield kind, held[4], int.from_bytes(held[5:9], "big") & MOST, held[9 : 9 + size]
+        held = held[9 + size :]
+
+
+def fits(kind: int, size: int) -> bool:
+    """Whether a frame of this type may have this size (RFC 9113, 4.2 and 6)."""
+    if kind == SETTINGS:
+        return size <= FRAME and size % 6 == 0
+    if kind == GOAWAY:
+        return 8 <= size <= FRAME
+    return size == {PING: 8, RST_STREAM: 4, WINDOW_UPDATE: 4}.get(kind, size) and size <= FRAME
+
+
+def more(connection: socket, deadline: float) -> bytes:
+    connection.settimeout(left(deadline))
+    part = connection.recv(65_536)
+    if not part:
+        raise ValueError("the agent closed the connection")
+    return part
+
+
+def unpadded(payload: bytes) -> bytes:
+    """Of a frame that begins with the length of its padding (RFC 9113, 6.1)."""
+    if not payload or payload[0] >= len(payload):
+        raise ValueError("the agent does not speak HTTP/2")
+    return payload[1 : len(payload) - payload[0]]
 
 
 def left(deadline: float) -> float:
@@ -189,19 +266,25 @@ def field(number: int, value: bytes) -> bytes:
 
 
 def varint(message: bytes, at: int) -> tuple[int, int]:
-    """A protobuf number, and where it ends."""
-    number = shift = 0
-    while message[at] > 127:
-        number, shift, at = number | (message[at] & 127) << shift, shift + 7, at + 1
-    return number | message[at] << shift, at + 1
+    """A protobuf number, and where it ends. Raises ValueError."""
+    number = 0
+    for shift in range(0, 70, 7):
+        if at == len(message):
+            break
+        number, at = number | (message[at] & 127) << shift, at + 1
+        if message[at - 1] < 128:
+            return number & 2**64 - 1, at
+    raise ValueError("the agent's answer can't be read")
 
 
 def reply(message: bytes) -> tuple[bytes, int]:
-    """CniReply: what to print, and the exit code."""
+    """CniReply: what to print, and the exit code. Raises ValueError."""
     stdout, code, at = b"", 0, 0
     while at < len(message):
         key, at = varint(message, at)
         number, at = varint(message, at)
+        if key & 7 not in (0, 2) or (key & 7 == 2 and number > len(message) - at):
+            raise ValueError("the agent's answer can't be read")
         if key == 1 << 3 | 2:
             stdout = message[at : at + number]
         elif key == 2 << 3:
@@ -214,57 +297,67 @@ def reply(message: bytes) -> tuple[bytes, int]:
 # --- without an agent --------------------------------------------------------------------------
 
 
-def alone(command: str, stdin: bytes, request: bytes, settings: dict[str, str], reason: str) -> tuple[bytes, int]:
+def alone(
+    command: bytes, stdin: bytes, request: bytes, settings: dict[bytes, bytes], reason: bytes
+) -> tuple[bytes, int]:
     """What to print, and the exit code."""
-    version, spool = version_of(stdin), settings.get("spool")
-    if command == "VERSION":
-        listed = ",".join(map(quote, VERSIONS))
-        return f'{{"cniVersion":{quote(version)},"supportedVersions":[{listed}]}}\n'.encode(), 0
-    if command == "DEL" and spool is not None:
+    version, spool = version_of(stdin), settings.get(b"spool")
+    if command == b"VERSION":
+        listed = b",".join(map(quote, VERSIONS))
+        return b'{"cniVersion":' + quote(version) + b',"supportedVersions":[' + listed + b"]}\n", 0
+    if command == b"DEL" and spool is not None:
         try:
             leave(spool, request)
             return b"", 0
         except OSError as error:
-            reason += f"; and the spool {spool} can't be written: {error}"
-    if command == "STATUS" and was_ready(settings.get("ready", "")):
+            reason += b"; and the spool " + spool + b" can't be written: " + words(error)
+    if command == b"STATUS" and was_ready(settings.get(b"ready", b"")):
         return b"", 0
-    code, text = 11, "podwire's agent on this node does not answer: try again later"
-    if command == "STATUS":
-        code, text = 50, "podwire's agent has not been ready since this node's boot: no pod can be attached"
-    elif command not in COMMANDS:
-        code, text = 4, f"CNI_COMMAND: expected one of {', '.join(COMMANDS)}; found {command!r}"
-    start = f'{{"cniVersion":{quote(version)},"code":{code}'
-    return f'{start},"msg":{quote(text)},"details":{quote(reason)}}}\n'.encode(), 1
+    if command == b"STATUS":
+        text = b"podwire's agent has not been ready since this node's boot: no pod can be attached"
+        return failure(version, 50, text, reason)
+    if command not in COMMANDS:
+        text = b"CNI_COMMAND: expected one of " + b", ".join(COMMANDS) + b'; found "' + command + b'"'
+        return failure(version, 4, text, reason)
+    return failure(version, 11, b"podwire's agent on this node does not answer: try again later", reason)
 
 
-def was_ready(mark: str) -> bool:
+def failure(version: bytes, code: int, text: bytes, details: bytes) -> tuple[bytes, int]:
+    start = b'{"cniVersion":' + quote(version) + b',"code":' + str(code).encode()
+    return start + b',"msg":' + quote(text) + b',"details":' + quote(details) + b"}\n", 1
+
+
+def was_ready(mark: bytes) -> bool:
     """Whether the agent left its mark since this boot, in this network namespace (mark.py)."""
     try:
         return content(mark) == content(BOOT_ID) + posix.readlink(NAMESPACE).encode() + b"\n"
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 
-def leave(spool: str, request: bytes) -> None:
-    """Durably: the name appears with its whole content or not at all, and outlives a power loss."""
+def leave(spool: bytes, request: bytes) -> None:
+    """Durably: the name appears with its whole content or not at all, and outlives a power loss. Raises OSError."""
     try:  # noqa: SIM105 - contextlib would be one import too many
         posix.mkdir(spool, 0o700)
     except FileExistsError:
         pass
-    path = f"{spool}/{time_ns():020d}-{posix.getpid()}"
-    file = posix.open(path + ".tmp", posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC, 0o600)
+    path = spool + f"/{time_ns():020d}-{posix.getpid()}".encode()
+    file = posix.open(path + b".tmp", posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC, 0o600)
     try:
         write(file, request)
         posix.fsync(file)
-        posix.rename(path + ".tmp", path + ".del")
-    except OSError:
-        posix.unlink(path + ".tmp")
-        raise
-    for directory in (spool, spool + "/.."):
+        posix.rename(path + b".tmp", path + b".del")
+    except OSError as error:
+        try:  # noqa: SIM105
+            posix.unlink(path + b".tmp")
+        except OSError:
+            pass
+        raise error from None
+    for directory in (spool, spool + b"/.."):
         posix.fsync(posix.open(directory, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC))
 
 
-def version_of(text: bytes) -> str:
+def version_of(text: bytes) -> bytes:
     """The configuration's own "cniVersion" (prevResult has one too), else the lowest that every runtime reads."""
     depth, key, before, at = 0, b"", b"", 0
     while at < len(text):
@@ -274,8 +367,8 @@ def version_of(text: bytes) -> str:
             while end < len(text) and text[end : end + 1] != b'"':
                 end += 2 if text[end : end + 1] == b"\\" else 1
             word, at = text[at + 1 : end], end
-            if depth == 1 and before == b":" and key == b"cniVersion" and word.decode("latin-1") in VERSIONS:
-                return word.decode("latin-1")
+            if depth == 1 and before == b":" and key == b"cniVersion" and word in VERSIONS:
+                return word
             key = key if before == b":" else word
         depth += (mark in b"{[") - (mark in b"}]")
         before = before if mark.isspace() else mark
@@ -283,10 +376,10 @@ def version_of(text: bytes) -> str:
     return VERSIONS[0]
 
 
-def quote(text: str) -> str:
-    """As a JSON string. "not found" is rewritten: go-cni takes a DEL's error with these words for success."""
-    plain = "".join(letter if letter.isprintable() else "?" for letter in text).replace("not found", "missing")
-    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def quote(text: bytes) -> bytes:
+    """As a JSON string of ASCII. "not found" is rewritten: go-cni takes a DEL's error with these words for success."""
+    plain = bytes(byte if 32 <= byte < 127 else 63 for byte in text).replace(b"not found", b"missing")
+    return b'"' + plain.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
 
 if __name__ == "__main__":

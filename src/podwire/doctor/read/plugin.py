@@ -32,10 +32,10 @@ def _files(plugin: Path, container: bool) -> Plugin:
     if not os.path.exists(plugin):
         return Plugin(False, loopback=loopback)
     beside = [Path(f"{plugin}{suffix}") for suffix in (".py", ".conf")]
-    settings: dict[str, str] = {}
+    settings: dict[bytes, bytes] = {}
     error = ""
     try:
-        settings = shim.read_settings(str(plugin))
+        settings = shim.read_settings(os.fsencode(plugin))
     except (OSError, ValueError) as failed:
         error = str(failed)
     return Plugin(
@@ -44,8 +44,8 @@ def _files(plugin: Path, container: bool) -> Plugin:
         _interpreter(plugin, container),
         tuple(path.name for path in beside if not os.path.exists(path)),
         _same(beside[0]),
-        settings.get("socket", ""),
-        settings.get("spool", ""),
+        os.fsdecode(settings.get(b"socket", b"")),
+        os.fsdecode(settings.get(b"spool", b"")),
         error,
         loopback,
     )
@@ -115,7 +115,7 @@ def _call(socket: Path, command: str) -> tuple[bytes, int]:
     """As the plugin does. Raises OSError or ValueError."""
     variables = (f"CNI_COMMAND={command}", "CNI_PATH=/opt/cni/bin")
     request = b"".join(shim.field(1, variable.encode()) for variable in variables) + shim.field(2, _CONFIGURATION)
-    return shim.reply(shim.call(str(socket), request, time.monotonic() + SECONDS))
+    return shim.reply(shim.call(os.fsencode(socket), request, time.monotonic() + SECONDS))
 
 
 def _words(stdout: bytes) -> str:

@@ -1,0 +1,223 @@
+/* What the plugin answers where no agent does.
+ *
+ * Invariants: VERSION is answered; DEL is written durably into the spool (sources/cni_spool.py): its name appears with
+ * its whole content or not at all; STATUS succeeds where the agent was ready since the node's boot and is 50 where it was
+ * not; all else is 11, "try again later" (CNI spec 1.1.0, section 5).
+ */
+
+#include "shim.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *const versions[] = VERSIONS;
+static const char *const commands[] = {"ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION"};
+#define COUNT(list) (sizeof(list) / sizeof *(list))
+
+/* --- JSON ------------------------------------------------------------------------------------ */
+
+/* As a JSON string of ASCII. "not found" is rewritten: go-cni takes a DEL's error with these words for success. */
+static void quote(struct bytes *to, const void *text, size_t size)
+{
+    static const char misleading[] = "not found";
+    const unsigned char *letters = text;
+
+    say(to, "\"");
+    for (size_t at = 0; at < size; at++) {
+        if (size - at >= strlen(misleading) && memcmp(letters + at, misleading, strlen(misleading)) == 0) {
+            say(to, "missing");
+            at += strlen(misleading) - 1;
+            continue;
+        }
+        if (letters[at] == '"' || letters[at] == '\\')
+            say(to, "\\");
+        append(to, letters[at] >= 32 && letters[at] < 127 ? (const void *)(letters + at) : "?", 1);
+    }
+    say(to, "\"");
+}
+
+void failure(struct answer *answer, const char *version, unsigned code, const char *text, const struct bytes *details)
+{
+    char digits[16];
+    struct bytes *out = &answer->out;
+
+    snprintf(digits, sizeof digits, "%u", code);
+    say(out, "{\"cniVersion\":");
+    quote(out, version, strlen(version));
+    say(out, ",\"code\":");
+    say(out, digits);
+    say(out, ",\"msg\":");
+    quote(out, text, strlen(text));
+    say(out, ",\"details\":");
+    quote(out, details->at, details->size);
+    say(out, "}\n");
+    answer->code = 1;
+}
+
+static const char *known(const unsigned char *word, size_t size)
+{
+    for (size_t at = 0; at < COUNT(versions); at++)
+        if (size == strlen(versions[at]) && memcmp(word, versions[at], size) == 0)
+            return versions[at];
+    return NULL;
+}
+
+/* The configuration's own "cniVersion" (prevResult has one too), else the lowest that every runtime reads. */
+static const char *version_of(const struct bytes *text)
+{
+    static const char name[] = "cniVersion";
+    long depth = 0;
+    bool named = false; /* whether the last string that is no value is that name */
+    unsigned char before = 0;
+
+    for (size_t at = 0; at < text->size; at++) {
+        unsigned char mark = text->at[at];
+        if (mark == '"') {
+            const unsigned char *word = text->at + at + 1;
+            size_t end = at + 1;
+            while (end < text->size && text->at[end] != '"')
+                end += text->at[end] == '\\' ? 2 : 1;
+            if (end > text->size)
+                end = text->size;
+            size_t size = end - at - 1;
+            at = end;
+            const char *version = known(word, size);
+            if (depth == 1 && before == ':' && named && version != NULL)
+                return version;
+            if (before != ':')
+                named = size == strlen(name) && memcmp(word, name, size) == 0;
+        }
+        depth += (mark == '{' || mark == '[') - (mark == '}' || mark == ']');
+        if (!isspace(mark))
+            before = mark;
+    }
+    return OLDEST;
+}
+
+/* --- files ----------------------------------------------------------------------------------- */
+
+/* Whether the agent left its mark since this boot, in this network namespace (mark.py). */
+static bool was_ready(const struct bytes *mark)
+{
+    struct bytes left = {0}, present = {0}, why = {0};
+    char namespace[PATH_MAX];
+
+    if (!read_path((const char *)mark->at, &left, &why) ||
+        !read_path("/proc/sys/kernel/random/boot_id", &present, &why))
+        return false;
+    ssize_t size = readlink("/proc/self/ns/net", namespace, sizeof namespace);
+    if (size < 0)
+        return false;
+    append(&present, namespace, (size_t)size);
+    say(&present, "\n");
+    return left.size == present.size && memcmp(left.at, present.at, left.size) == 0;
+}
+
+static bool sync_directory(const char *path)
+{
+    int directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return directory >= 0 && fsync(directory) == 0;
+}
+
+/* Durably: the name appears with its whole content or not at all, and outlives a power loss. errno says why not. */
+static bool leave(const struct bytes *spool, const struct bytes *request)
+{
+    struct bytes path = {0}, aside = {0}, parent = {0};
+    struct timespec time;
+    char name[64];
+
+    if (mkdir((const char *)spool->at, 0700) < 0 && errno != EEXIST)
+        return false;
+    clock_gettime(CLOCK_REALTIME, &time);
+    snprintf(name, sizeof name, "/%020lld-%ld", time.tv_sec * 1000000000LL + time.tv_nsec, (long)getpid());
+    append(&path, spool->at, spool->size);
+    say(&path, name);
+    append(&aside, path.at, path.size);
+    say(&aside, ".tmp");
+    say(&path, ".del");
+    int file = open((const char *)aside.at, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (file < 0)
+        return false;
+    if (!write_whole(file, request->at, request->size) || fsync(file) < 0 ||
+        rename((const char *)aside.at, (const char *)path.at) < 0) {
+        int error = errno;
+        unlink((const char *)aside.at);
+        errno = error;
+        return false;
+    }
+    append(&parent, spool->at, spool->size);
+    say(&parent, "/..");
+    return sync_directory((const char *)spool->at) && sync_directory((const char *)parent.at);
+}
+
+/* --- the answer ------------------------------------------------------------------------------ */
+
+static void list_versions(struct answer *answer, const char *version)
+{
+    struct bytes *out = &answer->out;
+
+    say(out, "{\"cniVersion\":");
+    quote(out, version, strlen(version));
+    say(out, ",\"supportedVersions\":[");
+    for (size_t at = 0; at < COUNT(versions); at++) {
+        say(out, at > 0 ? "," : "");
+        quote(out, versions[at], strlen(versions[at]));
+    }
+    say(out, "]}\n");
+}
+
+/* What is wrong with this command, empty where nothing is. */
+static void judge(const char *command, struct bytes *text)
+{
+    append(text, "", 0);
+    for (size_t at = 0; at < COUNT(commands); at++)
+        if (strcmp(command, commands[at]) == 0)
+            return;
+    say(text, "CNI_COMMAND: expected one of ");
+    for (size_t at = 0; at < COUNT(commands); at++) {
+        say(text, at > 0 ? ", " : "");
+        say(text, commands[at]);
+    }
+    say(text, "; found \"");
+    say(text, command);
+    say(text, "\"");
+}
+
+void alone(const char *command, const struct bytes *input, const struct bytes *request, const struct bytes *spool,
+           const struct bytes *ready, struct bytes *why, struct answer *answer)
+{
+    const char *version = version_of(input);
+    struct bytes wrong = {0};
+
+    if (strcmp(command, "VERSION") == 0) {
+        list_versions(answer, version);
+        return;
+    }
+    if (strcmp(command, "DEL") == 0 && spool->size > 0) {
+        if (leave(spool, request))
+            return;
+        const char *reason = strerror(errno);
+        say(why, "; and the spool ");
+        append(why, spool->at, spool->size);
+        say(why, " can't be written: ");
+        say(why, reason);
+    }
+    if (strcmp(command, "STATUS") == 0) {
+        if (!was_ready(ready))
+            failure(answer, version, 50,
+                    "podwire's agent has not been ready since this node's boot: no pod can be attached", why);
+        return;
+    }
+    judge(command, &wrong);
+    if (wrong.size > 0)
+        failure(answer, version, 4, (const char *)wrong.at, why);
+    else
+        failure(answer, version, 11, "podwire's agent on this node does not answer: try again later", why);
+}
