@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from podwire.cni.errors import VERSIONS, CniError, ErrorCode, encode_error
 from podwire.cni.request import Request, check_interface, parse_arguments, parse_request
+from podwire.cni.result import DNS
 from podwire.model.objects import AttachmentKey, PodKey
 
 SANDBOX = "0123abcd" * 8
@@ -154,10 +155,87 @@ def test_an_error_is_in_the_version_asked_or_in_the_oldest() -> None:
     assert json.loads(encode_error(error, "9.9.9", "ADD"))["cniVersion"] == VERSIONS[0]
 
 
-def test_a_failed_del_is_not_taken_for_one_of_something_gone() -> None:
-    error = CniError(ErrorCode.IO_FAILURE, "netlink: device not found", "table not found")
-    assert b"not found" not in encode_error(error, "1.0.0", "DEL")
-    assert b"not found" in encode_error(error, "1.0.0", "ADD")
+GONE = ("not found", "no such file or directory")
+"""What runtimes take for a DEL that succeeded."""
+WORDS = st.text(max_size=5) | st.sampled_from(
+    [*GONE, "Not Found", "not  found", "not", "found", " ", "not not foundfound"]
+)
+
+
+@given(st.lists(WORDS), st.lists(WORDS), st.sampled_from((*VERSIONS, "", "9")))
+def test_a_failed_del_is_not_taken_for_one_of_something_gone(msg: list[str], details: list[str], version: str) -> None:
+    error = CniError(ErrorCode.IO_FAILURE, "".join(msg), "".join(details))
+    said = json.loads(encode_error(error, version, "DEL"))
+    for words in GONE:
+        assert words not in f"{said['msg']}; {said['details']}".lower()
+    assert json.loads(encode_error(error, version, "ADD"))["msg"] == "".join(msg)
+
+
+@pytest.mark.parametrize("arguments", ["FOO=BAR", "=", "K8S_POD_NAME=x", "IgnoreUnknown=maybe"])
+def test_a_del_asks_only_which_attachment_it_is(arguments: str) -> None:
+    """What fails would come again for ever."""
+    assert ask({"CNI_COMMAND": "DEL", "CNI_ARGS": arguments}).key == AttachmentKey(SANDBOX, "eth0")
+    long = "x" * 5000
+    assert ask({"CNI_COMMAND": "DEL", "CNI_CONTAINERID": long}).key.sandbox == long
+
+
+LISTED = [{"containerID": "a", "ifname": "eth0", "later": 1}]
+
+
+@pytest.mark.parametrize(
+    ("config", "valid"),
+    [
+        pytest.param({}, None, id="no list"),
+        pytest.param({"cni.dev/valid-attachments": None}, frozenset(), id="null"),
+        pytest.param({"cni.dev/valid-attachments": []}, frozenset(), id="an empty list"),
+        pytest.param(
+            {"cni.dev/valid-attachments": LISTED}, frozenset((AttachmentKey("a", "eth0"),)), id="one attachment"
+        ),
+        pytest.param({"cni.dev/attachments": []}, None, id="another key"),
+    ],
+)
+def test_gc_needs_no_container(config: dict[str, Any], valid: frozenset[AttachmentKey] | None) -> None:
+    none = {"CNI_COMMAND": "GC", "CNI_CONTAINERID": None, "CNI_NETNS": None, "CNI_IFNAME": None, "CNI_ARGS": None}
+    assert ask(none, CONFIG | {"cniVersion": "1.1.0"} | config).valid == valid
+
+
+@pytest.mark.parametrize(
+    ("config", "runtime", "dns"),
+    [
+        pytest.param(None, None, DNS(), id="nothing"),
+        pytest.param({}, {}, DNS(), id="nothing in it"),
+        pytest.param(
+            {"nameservers": ["10.96.0.10"], "domain": "d", "search": ["s"], "options": ["o"], "later": 1},
+            None,
+            DNS(("10.96.0.10",), "d", ("s",), ("o",)),
+            id="as configured",
+        ),
+        pytest.param(
+            {"nameservers": ["10.96.0.10"], "domain": "d", "search": ["s"]},
+            {"servers": ["10.96.0.11"], "options": ["ndots:5"]},
+            DNS(("10.96.0.11",), "d", ("s",), ("ndots:5",)),
+            id="the runtime goes before",
+        ),
+    ],
+)
+def test_whom_a_pod_should_ask(config: Any, runtime: Any, dns: DNS) -> None:
+    assert ask(config=CONFIG | {"dns": config, "runtimeConfig": {"dns": runtime}}).dns == dns
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        pytest.param({"dns": {"search": "s"}}, r"configuration: dns: .*\$\.search", id="a list that is none"),
+        pytest.param({"runtimeConfig": {"dns": {"servers": 1}}}, r"runtimeConfig\.dns: .*\$\.servers", id="a number"),
+        pytest.param({"dns": [1]}, "configuration: dns: ", id="no object"),
+    ],
+)
+def test_wrong_dns_is_named(config: dict[str, Any], says: str) -> None:
+    """At an ADD, which needs it; no DEL fails for it."""
+    with pytest.raises(CniError, match=says) as raised:
+        _ = ask(config=CONFIG | config).dns
+    assert raised.value.code == ErrorCode.INVALID_CONFIG
+    ask({"CNI_COMMAND": "DEL"}, CONFIG | config)
 
 
 def taken(name: str) -> bool:

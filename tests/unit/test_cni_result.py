@@ -7,7 +7,7 @@ import pytest
 
 from podwire.cni import shim
 from podwire.cni.errors import VERSIONS, CniError
-from podwire.cni.result import AddResult, End, add_result, decode_previous, encode, encode_versions, missing
+from podwire.cni.result import DNS, AddResult, End, add_result, decode_previous, encode, encode_versions, missing
 from podwire.model.addresses import parse_address
 
 NETNS = "/run/netns/x"
@@ -48,6 +48,13 @@ def test_an_add_is_answered_in_the_version_asked(version: str, interfaces: Any, 
         "ips": ips,
         "routes": ROUTES,
     }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_dns_is_handed_on(version: str) -> None:
+    told = add_result(version, NODE, POD, NETNS, 1450, ROUTED, DNS(("10.96.0.10",), search=("a", "b")))
+    assert json.loads(encode(told))["dns"] == {"nameservers": ["10.96.0.10"], "search": ["a", "b"]}
+    assert missing(told, result(version), NETNS) == missing(result(version), told, NETNS) == []
 
 
 def test_a_result_is_one_line() -> None:

@@ -1,6 +1,7 @@
 """The agent's side of CNI: calls become events in the right order, results become answers, and nothing escapes."""
 
 import asyncio
+import errno
 import json
 import os
 import socket as sockets
@@ -207,6 +208,72 @@ async def test_a_failed_del_is_never_taken_for_one_of_something_gone(served: Ser
     code, said = await served.ask("DEL")
     assert (code, said["code"]) == (1, 5)
     assert "not found" not in json.dumps(said)
+
+
+@pytest.mark.parametrize("number", sorted(errno.errorcode))
+async def test_whatever_a_del_meets_it_is_tried_again(served: Served, number: int) -> None:
+    served.controller.failing[DeletePod] = f"link pw0: {os.strerror(number)}"
+    code, said = await served.ask("DEL", CNI_NETNS="")
+    assert (code, said["code"]) == (1, 5)
+    assert not {"not found", "no such file or directory"} & {said["msg"].lower(), said["msg"].lower()[10:]}
+    assert "such file" not in said["msg"].lower()
+
+
+CODES: dict[str, tuple[int, Callable[[Served], object], bytes]] = {
+    "incompatible version": (1, lambda _: None, b"ADD|cniVersion=0.3.1"),
+    "unsupported field": (2, lambda _: None, b"ADD|ipam={}"),
+    "unknown container": (3, lambda _: None, b"CHECK|"),
+    "invalid environment": (4, lambda _: None, b"ADD|CNI_IFNAME=a/b"),
+    "I/O failure": (5, lambda it: it.controller.failing.update({AddPod: "no space left"}), b"ADD|"),
+    "what can't be decoded": (6, lambda _: None, b"ADD|junk"),
+    "invalid configuration": (7, lambda _: None, b"ADD|prevResult={}"),
+    "try again later": (11, lambda it: setattr(it.controller, "snapshot", NOWHERE), b"ADD|"),
+    "not available": (50, lambda it: setattr(it.controller, "snapshot", NOWHERE), b"STATUS|"),
+    "limited connectivity": (51, lambda it: setattr(it.controller, "unsynced", frozenset(("linux",))), b"STATUS|"),
+    "differs": (100, lambda _: None, b"CHECK after ADD|"),
+}
+NOWHERE = Snapshot(Local("one"), nodes=READY.nodes)
+"""A node whose MTU nobody knows."""
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
+@pytest.mark.parametrize("code", CODES)
+async def test_each_code_in_each_version(served: Served, code: str, version: str) -> None:
+    """In the version that was asked, or the oldest where that can't be known."""
+    number, prepare, asked = CODES[code]
+    prepare(served)
+    command, _, wrong = asked.decode().partition("|")
+    config, environment = CONFIG | {"cniVersion": version, "prevResult": {}}, {}
+    if command == "ADD":
+        del config["prevResult"]
+    name, equals, value = wrong.partition("=")
+    if name.startswith("CNI_"):
+        environment = {name: value}
+    elif equals:
+        config |= {name: {"type": "x"} if name == "ipam" else {} if value == "{}" else value}
+    if command == "CHECK after ADD":
+        await served.ask("ADD")
+        command = "CHECK"
+    exit_code, said = await served.ask(command, "junk" if wrong == "junk" else config, **environment)
+    assert (exit_code, said["code"]) == (1, number)
+    assert said["cniVersion"] == ("0.4.0" if number in (1, 6) else version)
+    assert said["msg"]
+    assert set(said) == {"cniVersion", "code", "msg", "details"}
+
+
+async def test_an_add_without_an_mtu_is_to_be_tried_again(served: Served) -> None:
+    served.controller.snapshot = NOWHERE
+    code, said = await served.ask("ADD")
+    assert (code, said["code"], "MTU of node one is not known" in said["msg"]) == (1, 11, True)
+
+
+async def test_add_hands_dns_on(served: Served) -> None:
+    config = CONFIG | {"dns": {"nameservers": ["10.96.0.10"]}, "runtimeConfig": {"dns": {"searches": ["svc"]}}}
+    code, said = await served.ask("ADD", config)
+    assert (code, said["dns"]) == (0, {"nameservers": ["10.96.0.10"], "search": ["svc"]})
+    assert await served.ask("CHECK", config | {"prevResult": said}) == (0, None)
+    del said["dns"]
+    assert await served.ask("CHECK", config | {"prevResult": said}) == (0, None)  # a later plugin's matter
 
 
 # --- the node ----------------------------------------------------------------------------------

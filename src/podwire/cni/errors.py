@@ -4,6 +4,7 @@ Invariants: an error has one code of the specification (CNI spec 1.1.0, section 
 and one sentence that names the variable or field, what was found, and the right form.
 """
 
+import re
 from enum import IntEnum
 
 import msgspec
@@ -29,6 +30,9 @@ class ErrorCode(IntEnum):
     INTERNAL = 999
 
 
+_GONE = re.compile("not found|no such file or directory", re.IGNORECASE)
+
+
 class CniError(Exception):
     def __init__(self, code: ErrorCode, text: str, details: str = "") -> None:
         super().__init__(text)
@@ -38,8 +42,9 @@ class CniError(Exception):
 def encode_error(error: CniError, version: str, command: str) -> bytes:
     """The JSON that goes to standard output with exit code 1.
 
-    A version that isn't spoken is answered in the oldest one, which every runtime reads. go-cni takes a DEL whose error
-    contains "not found" for one that succeeded, and would then leak the pod: the words never leave with a DEL.
+    A version that isn't spoken is answered in the oldest one, which every runtime reads. Runtimes take a DEL whose
+    error says that something was not found (go-cni; where CNI_NETNS is empty, that there is no such file either) for
+    one that succeeded, and would then leak the pod: such words never leave with a DEL.
     """
     said = {
         "cniVersion": version if version in VERSIONS else VERSIONS[0],
@@ -48,5 +53,5 @@ def encode_error(error: CniError, version: str, command: str) -> bytes:
         "details": error.details,
     }
     if command == "DEL":
-        said |= {name: str(said[name]).replace("not found", "missing") for name in ("msg", "details")}
+        said |= {name: _GONE.sub("missing", str(said[name])) for name in ("msg", "details")}
     return msgspec.json.encode(said) + b"\n"

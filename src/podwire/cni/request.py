@@ -7,15 +7,17 @@ passed over in silence.
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
 from podwire.cni.errors import VERSIONS, CniError, ErrorCode
+from podwire.cni.result import DNS
 from podwire.model.objects import AttachmentKey, PodKey
 from podwire.pods.names import MOST_SANDBOX
 
+Form = TypeVar("Form", DNS, "RuntimeDNS")
 COMMANDS = ("ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION")
 
 _REQUIRED = {
@@ -54,7 +56,16 @@ class NetworkConfig(Struct, frozen=True, rename="camel"):
     prev_result: dict[str, Any] | None = None
     runtime_config: dict[str, Any] | None = None
     ipam: dict[str, Any] | None = None
+    dns: Any = None
     valid: list[Valid] | UnsetType | None = field(name="cni.dev/valid-attachments", default=UNSET)
+
+
+class RuntimeDNS(Struct, frozen=True):
+    """The capability "dns" (CNI conventions)."""
+
+    servers: tuple[str, ...] = ()
+    searches: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
 
 class Request(Struct, frozen=True):
@@ -69,6 +80,15 @@ class Request(Struct, frozen=True):
     netns: str = ""
     uid: str = ""
     valid: frozenset[AttachmentKey] | None = None
+
+    @property
+    def dns(self) -> DNS:
+        """As configured; where the runtime gives some of it for this pod, that goes before. Raises CniError."""
+        ours = _converted("dns", self.config.dns, DNS)
+        told = _converted("runtimeConfig.dns", (self.config.runtime_config or {}).get("dns"), RuntimeDNS)
+        return DNS(
+            told.servers or ours.nameservers, ours.domain, told.searches or ours.search, told.options or ours.options
+        )
 
     @property
     def version(self) -> str:
@@ -215,6 +235,14 @@ def _check_add(config: NetworkConfig) -> None:
         value = (config.runtime_config or {}).get(name)
         if value:
             raise _unsupported(f"runtimeConfig.{name}", value, f"take {name} out of podwire's capabilities")
+
+
+def _converted(name: str, value: Any, form: type[Form]) -> Form:
+    """Nothing is its default. Raises CniError."""
+    try:
+        return msgspec.convert(value or {}, form)
+    except msgspec.ValidationError as error:
+        raise CniError(ErrorCode.INVALID_CONFIG, f"network configuration: {name}: {error}") from None
 
 
 def _unsupported(name: str, value: object, advice: str) -> CniError:

@@ -37,11 +37,24 @@ class Route(Struct, frozen=True):
     gw: str | UnsetType = UNSET
 
 
+class DNS(Struct, frozen=True, omit_defaults=True):
+    """What a pod should ask (CNI spec 1.1.0, section 5, "dns"): handed on as it was configured, not applied here."""
+
+    nameservers: tuple[str, ...] = ()
+    domain: str = ""
+    search: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+NO_DNS = DNS()
+
+
 class AddResult(Struct, frozen=True, rename="camel"):
     cni_version: str = ""
     interfaces: tuple[Interface, ...] = ()
     ips: tuple[IP, ...] = ()
     routes: tuple[Route, ...] = ()
+    dns: DNS | UnsetType = UNSET
 
 
 class End(Struct, frozen=True):
@@ -52,7 +65,13 @@ class End(Struct, frozen=True):
 
 
 def add_result(
-    version: str, node: End, pod: End, netns: str, mtu: int, routed: Sequence[tuple[Address, Address]]
+    version: str,
+    node: End,
+    pod: End,
+    netns: str,
+    mtu: int,
+    routed: Sequence[tuple[Address, Address]],
+    dns: DNS = NO_DNS,
 ) -> AddResult:
     """`routed`: the pod's addresses, each with its gateway; `mtu` in bytes."""
     size = mtu if version == "1.1.0" else UNSET
@@ -66,7 +85,7 @@ def add_result(
         Interface(node.name, node.mac.hex(":"), size),
         Interface(pod.name, pod.mac.hex(":"), size, netns),
     )
-    return AddResult(version, interfaces, tuple(ips), tuple(routes))
+    return AddResult(version, interfaces, tuple(ips), tuple(routes), UNSET if dns == NO_DNS else dns)
 
 
 def encode(result: AddResult) -> bytes:

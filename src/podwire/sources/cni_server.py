@@ -23,7 +23,17 @@ from grpc import (  # type: ignore[import-untyped]
 from podwire.cni.cni_pb2 import CniReply, CniRequest
 from podwire.cni.errors import CniError, ErrorCode, encode_error
 from podwire.cni.request import Request, asked_version, parse_request
-from podwire.cni.result import AddResult, End, add_result, decode_previous, encode, encode_versions, missing
+from podwire.cni.result import (
+    DNS,
+    NO_DNS,
+    AddResult,
+    End,
+    add_result,
+    decode_previous,
+    encode,
+    encode_versions,
+    missing,
+)
 from podwire.controller.difference import Difference
 from podwire.controller.events import AddPod, CollectPods, DeletePod, Event, Refusal, Resync, ResyncReason
 from podwire.controller.transaction import Result
@@ -152,6 +162,7 @@ def status(controller: Controller) -> CniError | None:
 
 
 async def _add(cni: Cni, request: Request) -> bytes:
+    dns = request.dns
     device, inode = check_namespace(request.netns)
     try:
         if spooled(cni.spool):
@@ -170,7 +181,7 @@ async def _add(cni: Cni, request: Request) -> bytes:
     held = now.attachments.get(request.key)
     if held is None:
         raise CniError(ErrorCode.TRY_AGAIN_LATER, f"{request.key}: deleted while it was added")
-    return encode(_result(request.version, request.key, held, now.local.mtu))
+    return encode(_result(request.version, request.key, held, now.local.mtu, dns))
 
 
 async def _delete(cni: Cni, key: AttachmentKey) -> str | None:
@@ -243,7 +254,7 @@ async def _check(controller: Controller, request: Request) -> None:
         raise CniError(ErrorCode.DIFFERS, f"{key}: not as it should be: {', '.join(off)}")
 
 
-def _result(version: str, key: AttachmentKey, held: Attachment, mtu: int) -> AddResult:
+def _result(version: str, key: AttachmentKey, held: Attachment, mtu: int, dns: DNS = NO_DNS) -> AddResult:
     link = link_of(key, held)
     return add_result(
         version,
@@ -252,6 +263,7 @@ def _result(version: str, key: AttachmentKey, held: Attachment, mtu: int) -> Add
         held.netns,
         mtu,
         [(address, wiring.GATEWAY[family_of(address)]) for address in held.addresses],
+        dns,
     )
 
 
