@@ -22,6 +22,8 @@ from tests.kernel.process import AgentProcess, agent_process
 from tests.kernel.rig import MakeSpace, Space, ask, respond, sh
 
 MODULE = "github.com/containernetworking/cni/cnitool@v1.3.0"
+OLDER = "github.com/containernetworking/cni/cnitool@v1.1.2"
+"""As runtimes have it that know no version 1.1.0, nor any list of versions."""
 VERSIONS = ("0.4.0", "1.0.0", "1.1.0")
 NETWORK = f"podwire-test-{os.getpid()}"
 RTMGRP_LINK = 1
@@ -31,17 +33,26 @@ RESULTS = Path("/var/lib/cni/results")
 
 @pytest.fixture(scope="session")
 def cnitool() -> Path:
+    return built(MODULE)
+
+
+@pytest.fixture(scope="session")
+def older_cnitool() -> Path:
+    return built(OLDER)
+
+
+def built(module: str) -> Path:
     """Built once and kept in the user's cache."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("go toolchain is missing: cnitool can't be built")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podwire" / "bin"
-    built = cache / MODULE.rpartition("/")[2]
+    built = cache / module.rpartition("/")[2]
     if not built.exists():
         aside = cache / f"building-{os.getpid()}"
         aside.mkdir(parents=True)
         try:
-            subprocess.run([go, "install", MODULE], env={**os.environ, "GOBIN": str(aside)}, check=True)
+            subprocess.run([go, "install", module], env={**os.environ, "GOBIN": str(aside)}, check=True)
             (aside / "cnitool").rename(built)
         finally:
             shutil.rmtree(aside)
@@ -61,22 +72,25 @@ class Runtime:
         text = json.dumps({**versions, "name": NETWORK, "plugins": [{"type": "podwire"}]})
         (self.directory / "net.d" / "10-podwire.conflist").write_text(text)
 
-    def run(self, verb: str, space: Space, arguments: str = "") -> "subprocess.CompletedProcess[str]":
+    def run(
+        self, verb: str, space: Space, arguments: str = "", interface: str = "eth0"
+    ) -> "subprocess.CompletedProcess[str]":
         environment = {
             "PATH": os.environ["PATH"],
             "NETCONFPATH": str(self.directory / "net.d"),
             "CNI_PATH": str(self.plugin.parent),
             "CNI_ARGS": arguments,
+            "CNI_IFNAME": interface,
         }
         return subprocess.run(
             [self.tool, verb, NETWORK, space.path], env=environment, capture_output=True, text=True, timeout=60
         )
 
-    def add(self, space: Space, arguments: str = "") -> Any:
-        return json.loads(self.good("add", space, arguments))
+    def add(self, space: Space, arguments: str = "", interface: str = "eth0") -> Any:
+        return json.loads(self.good("add", space, arguments, interface))
 
-    def good(self, verb: str, space: Space, arguments: str = "") -> str:
-        done = self.run(verb, space, arguments)
+    def good(self, verb: str, space: Space, arguments: str = "", interface: str = "eth0") -> str:
+        done = self.run(verb, space, arguments, interface)
         assert done.returncode == 0, done.stderr + self.agent.log.read_text()
         return done.stdout
 
@@ -119,6 +133,60 @@ def await_links(count: int) -> None:
         news.settimeout(30)
         while len(pods_links()) != count:
             news.recv(65_536)
+
+
+@pytest.mark.parametrize("version", VERSIONS[:2])
+def test_a_pod_comes_answers_and_goes_by_an_older_runtime(
+    older_cnitool: Path, runtime: Runtime, pod: Space, version: str
+) -> None:
+    """Which is given both versions, and takes the one that it knows."""
+    runtime.tool = older_cnitool
+    runtime.configure(cniVersion=version, cniVersions=VERSIONS)
+    result = runtime.add(pod)
+    assert (result["cniVersion"], [ip["address"] for ip in result["ips"]]) == (version, ["10.1.1.2/32", "fd01::2/128"])
+    respond(pod, "web")
+    assert ask(None, "10.1.1.2", 8080) == "web 10.1.1.1"
+    runtime.good("check", pod)
+    assert "10.1.1.2" in seen_before_it_is_mended(runtime, pod)
+    assert runtime.agent.say("resync").returncode == 0
+    for _ in range(2):
+        runtime.good("del", pod)
+    await_links(0)
+    assert runtime.agent.say("verify").returncode == 0
+
+
+def test_a_pod_with_two_interfaces(runtime: Runtime, pod: Space) -> None:
+    """As it is delegated: the same sandbox, another name."""
+    arguments = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;K8S_POD_UID=1"
+    results = {name: runtime.add(pod, arguments, name) for name in ("eth0", "net1")}
+    respond(pod, "web")
+    for result in results.values():
+        for ip in result["ips"]:
+            assert ask(None, ip["address"].partition("/")[0], 8080).startswith("web ")
+    for name, result in results.items():
+        runtime.good("check", pod, arguments, name)
+        told = runtime.agent.say("interface", "shop/web-0", "--interface", name, "-o", "json")
+        assert json.loads(told.stdout)["name"] == result["interfaces"][0]["name"]
+    runtime.agent.stop(signal.SIGKILL)
+    runtime.agent.start()
+    told = runtime.agent.say("interface", "shop/web-0", "-o", "json")
+    assert [it["interface"] for it in json.loads(told.stdout)["interfaces"]] == ["eth0", "net1"]
+    runtime.good("del", pod, arguments, "eth0")
+    assert ask(None, results["net1"]["ips"][0]["address"].partition("/")[0], 8080).startswith("web ")
+    runtime.good("check", pod, arguments, "net1")
+    runtime.good("del", pod, arguments, "net1")
+    await_links(0)
+
+
+def test_gc_without_a_list_collects_nothing(runtime: Runtime, pod: Space) -> None:
+    """cnitool sends none. It has its own: of what it had attached, what is left in its cache."""
+    runtime.configure(cniVersion="1.1.0")
+    runtime.add(pod)
+    for left in RESULTS.glob(f"{NETWORK}-*"):
+        left.unlink()
+    runtime.good("gc", pod)
+    assert len(pods_links()) == 1
+    runtime.good("del", pod)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
