@@ -42,7 +42,7 @@ from podwire.healthserver import HealthServer
 from podwire.model.objects import Object, ObjectKey
 from podwire.model.snapshot import Local, Snapshot
 from podwire.model.text import printable
-from podwire.nodes import own, routes
+from podwire.nodes import outside, own, routes
 from podwire.pods import wiring
 from podwire.preflight import CannotStart
 from podwire.services import frontends
@@ -65,6 +65,7 @@ log = logging.getLogger(__name__)
 CAPABILITIES = (
     Capability("node", own.desired),
     Capability("routes", routes.desired),
+    Capability("outside", outside.desired),
     Capability("services", frontends.desired),
     Capability("pods", wiring.desired),
 )
@@ -105,10 +106,13 @@ class Agent:
             mtu,
             config.service_cidrs,
             weight,
-            self.addresses.now,
+            self.addresses.now.addresses,
             config.node_port_addresses,
             CAPACITY,
             restoring.boot_of(config.boot_id),
+            self.addresses.now.networks,
+            config.masquerade,
+            config.non_masquerade_cidrs,
         )
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
         self.controller.readers = readers

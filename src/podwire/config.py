@@ -67,6 +67,10 @@ class Config(Struct, frozen=True):
     log_level: str = "info"
     node_port_addresses: tuple[Prefix, ...] | None = None
     """In which ranges an address of the node has node ports; None: its first InternalIP of each family has."""
+    masquerade: bool = True
+    """Whether what pods send out of the cluster bears the node's address."""
+    non_masquerade_cidrs: tuple[Prefix, ...] = ()
+    """Destinations outside of the cluster that see the pods' own addresses."""
     verify_seconds: int = 60
     """From one periodic verify to the next; 0: none."""
     boot_id: Path = Path("/proc/sys/kernel/random/boot_id")
@@ -130,6 +134,8 @@ _KEYS: _Keys = {
         '"primary", or a list of address ranges, such as ["192.0.2.0/24", "2001:db8::/64"]',
     ),
     "healthz_listen": (str, 'an IP address and a port, such as "0.0.0.0:10256" for all addresses of both families'),
+    "masquerade": (bool, "true or false"),
+    "non_masquerade_cidrs": (tuple[str, ...], 'a list of address ranges, such as ["192.0.2.0/24", "2001:db8::/64"]'),
     "verify_seconds": (Annotated[int, Meta(ge=0, le=86400)], "a whole number of seconds up to 86400; 0 for never"),
     "log_level": (Literal["debug", "info", "warning", "error"], 'one of "debug", "info", "warning", "error"'),
 }
@@ -184,6 +190,8 @@ def parse_config(text: str, file: str, node_name: str = "") -> Config:
         if key in found:
             found[key] = _listen(file, key, found[key])
     found["service_cidrs"] = tuple(_service_cidr(file, range_) for range_ in found.get("service_cidrs", ()))
+    kept = found.get("non_masquerade_cidrs", ())
+    found["non_masquerade_cidrs"] = tuple(_range(file, "non_masquerade_cidrs", text) for text in kept)
     places = found.pop("node_port_addresses", _PRIMARY)
     if places != _PRIMARY:
         found["node_port_addresses"] = tuple(_range(file, "node_port_addresses", text) for text in places)

@@ -30,9 +30,10 @@ NODES: dict[ObjectKey, Object] = {
 
 @dataclass(frozen=True)
 class Outside:
-    """`client` has 192.0.2.9 and fd99::9, and sends everything else by the node."""
+    """`client` has 192.0.2.9 and fd99::9, and sends everything else by the node; `two` is the other node."""
 
     client: Space
+    two: Space
 
 
 def connect(rig: Rig) -> Outside:
@@ -57,7 +58,7 @@ def connect(rig: Rig) -> Outside:
     sh("ip", "-n", two.name, "addr", "add", f"{FAR[4]}/32", "dev", "lo")
     sh("ip", "-n", two.name, "addr", "add", f"{FAR[16]}/128", "dev", "lo", "nodad")
     respond(two, "far", at=(FAR[4], FAR[16]))
-    return Outside(world)
+    return Outside(world, two)
 
 
 def members(name: str, *addresses: str, protocol: Protocol = Protocol.TCP) -> dict[ObjectKey, Object]:

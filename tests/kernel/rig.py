@@ -128,9 +128,10 @@ class Rig:
         mtu: int = 1500,
         local_weight: int = 1,
         node_ports: tuple[Prefix, ...] | None = None,
+        **settings: Any,
     ) -> Result:
-        """Makes the parts and resyncs, as a new process would."""
-        self._make(mtu, local_weight, node_ports)
+        """Makes the parts and resyncs, as a new process would. `settings`: more of the configuration."""
+        self._make(mtu, local_weight, node_ports, **settings)
         return await self.running.controller.submit(Resync(ResyncReason.STARTUP, self.listed(objects or {})))
 
     async def start_alone(self) -> Result:
@@ -141,7 +142,9 @@ class Rig:
     def listed(self, objects: Mapping[ObjectKey, Object]) -> dict[ObjectKey, Object]:
         return {NODE: NODE_OBJECT} | dict(objects)
 
-    def _make(self, mtu: int = 1500, local_weight: int = 1, node_ports: tuple[Prefix, ...] | None = None) -> None:
+    def _make(
+        self, mtu: int = 1500, local_weight: int = 1, node_ports: tuple[Prefix, ...] | None = None, **settings: Any
+    ) -> None:
         self.agent = Agent(
             Config(
                 "one",
@@ -150,6 +153,7 @@ class Rig:
                 mtu=mtu,
                 service_local_backend_weight=local_weight,
                 node_port_addresses=node_ports,
+                **settings,
                 boot_id=self.boot_id,
             )
         )

@@ -9,8 +9,8 @@ import pytest
 from podwire.agent import Agent, running
 from podwire.config import Config
 from podwire.controller.events import AddPod
-from podwire.dataplane.linux.addresses import NodeAddresses
-from podwire.model.addresses import parse_address
+from podwire.dataplane.linux.addresses import NodeAddresses, State
+from podwire.model.addresses import parse_address, parse_prefix
 from podwire.model.objects import AttachmentKey, PodKey, Protocol
 from tests.kernel.rig import SERVICE_CIDRS, MakeSpace, Space, ask, by_hand, identity, respond, sh
 
@@ -78,7 +78,7 @@ async def test_a_server_of_the_node_answers_its_own_pods(place: Place, home: str
     assert ask(None, PODS[home], 8080) == f"a {home}"
     assert sources("10.1.1.2", "10.1.2.0/24", "10.96.0.0/16") == {"192.0.2.1"}
     assert sources("fd01::2", "fd02::/64", "fd00:96::/112") == {"fd00:2::1"}
-    assert place.agent.addresses.now == set(map(parse_address, HOME))  # those of its blocks are ours
+    assert place.agent.addresses.now.addresses == set(map(parse_address, HOME))  # those of its blocks are ours
     assert await place.agent.controller.verify() == {}
 
 
@@ -107,7 +107,7 @@ def test_what_counts_as_an_address_of_the_node(node: Space) -> None:
     by_hand("ip link set lo up; ip link add eth0 type veth peer name eth1; ip link set eth0 up")
     held = NodeAddresses()
     try:
-        assert held.now == frozenset()
+        assert held.now == State(frozenset(), frozenset())
         for line in (
             "192.0.2.1/24 dev eth0",
             "192.0.2.1/32 dev eth1",  # a second time
@@ -117,11 +117,13 @@ def test_what_counts_as_an_address_of_the_node(node: Space) -> None:
             by_hand(f"ip address add {line}")
         by_hand("ip address del 192.0.2.1/24 dev eth0")
         one = parse_address("192.0.2.1")
-        assert held.states() == [frozenset((one,))]
+        wide, narrow = parse_prefix("192.0.2.0/24"), parse_prefix("192.0.2.1/32")
+        networks = ({wide}, {wide, narrow}, {narrow})
+        assert held.states() == [State(frozenset((one,)), frozenset(each)) for each in networks]
         by_hand("ip address del 192.0.2.1/32 dev eth1")
-        assert held.states()[-1] == frozenset()
+        assert held.states()[-1] == State(frozenset(), frozenset())
         by_hand("ip address add 192.0.2.1/32 dev eth1")
-        assert held.anew()[0] == frozenset()
-        assert one in held.now
+        assert held.anew()[0] == State(frozenset(), frozenset())
+        assert one in held.now.addresses
     finally:
         held.close()

@@ -14,13 +14,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
+from typing import Protocol as Interface
 
 from podwire.lab import sctp
-from podwire.model.addresses import FAMILIES
+from podwire.model.addresses import FAMILIES, Family
 from podwire.model.objects import Protocol
 from tests.kernel import rig
 from tests.kernel.rig import Space, entered
-from tests.packets.plan import OTHER_TARGET_PORT, TARGET_PORT, Station
+from tests.packets.plan import OTHER_TARGET_PORT, TARGET_PORT
 
 PATIENCE = 3.0
 """Seconds for an answer: a limit against hanging, never a measure."""
@@ -30,6 +31,15 @@ _AT_ONCE = 128
 
 
 # --- answering ---------------------------------------------------------------------------------
+
+
+class Station(Interface):
+    """A machine or pod that answers."""
+
+    @property
+    def name(self) -> str: ...
+
+    def address(self, family: Family) -> str: ...
 
 
 class Answering:

@@ -99,6 +99,18 @@ def _of_pods_there_and_back(it: Asked) -> bool:
     return it.kind is Kind.NODE_PORT and node is not None and not is_on(path.asker, node)
 
 
+def _out_of_the_cluster(it: Asked) -> bool:
+    if isinstance(it, Refusal) or it.kind is not Kind.LOAD_BALANCER_IP:
+        return False
+    return it.service.proxied and isinstance(asker_of(it), Pod)
+
+
+def _kept(it: Asked) -> frozenset[str]:
+    """By the same backend, which sees the client itself."""
+    name, _, _ = right(it).partition(" ")
+    return frozenset({f"{name} {asker_of(it).address(it.family)}"})
+
+
 def _of_datagrams_to_nothing(it: Asked) -> bool:
     at_node_port = (it.client, it.kind) == ("node-itself", Kind.NODE_PORT)
     return at_node_port and right(it) == "PermissionError"
@@ -172,6 +184,16 @@ DIFFERENCES = (
         "whose answer would otherwise not come back.",
         _of_pods_there_and_back,
         lambda _: frozenset({SILENCE}),
+    ),
+    Difference(
+        "What pods send out of the cluster bears the node's address",
+        "a load balancer that takes connections itself (ipMode Proxy); from pods",
+        "it sees the pod",
+        "it sees the address of the pod's node",
+        "kube-proxy leaves such packets to whoever attaches pods. Podwire does that too, and masquerades what pods "
+        "send out of the cluster (`masquerade`, `non_masquerade_cidrs`).",
+        _out_of_the_cluster,
+        _kept,
     ),
     Difference(
         "A node's datagrams to a node port without backends are refused as they are sent",

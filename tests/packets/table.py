@@ -10,7 +10,8 @@ The rules, in words:
     the node to which its router sends them. Its answers have to come back by that node.
 2.  So the client's address is hidden (masqueraded) only where the answer would not come back by itself: where neither
     the client nor the backend is on the translating node, and where a pod reaches itself, whose answer would never
-    leave it. Wherever else it stays what it was.
+    leave it. A machine beside the cluster knows no way to a pod, so what a pod sends there is hidden too. Wherever else
+    it stays what it was.
 3.  The address in its place is the translating node's: the first address of its block where the backend is on that
     node, its address on the link to the others where not.
 4.  What the node itself sends has the address by which Kubernetes knows it: so a datagram server of its host network
@@ -51,6 +52,7 @@ from tests.packets.plan import (
     TWO_CLIENT,
     Exposed,
     Node,
+    Outside,
     Pod,
     Station,
     home,
@@ -198,7 +200,7 @@ def translator(path: Path) -> Node | None:
 def hidden_by(path: Path) -> Node | None:
     """The node that has to put an address of its own in place of the client's (rule 2)."""
     node = translator(path)
-    if path.asker == path.backend and isinstance(path.asker, Pod):
+    if isinstance(path.asker, Pod) and (path.asker == path.backend or isinstance(path.backend, Outside)):
         return node
     return None if node is None or is_on(path.asker, node) or is_on(path.backend, node) else node
 

@@ -38,7 +38,7 @@ from tests.packets.table import CLIENTS, FRONTENDS, Kind, Path, frontend, seen, 
 def answer(service: Exposed, asker: Station, kind: Kind, protocol: Protocol, family: Family) -> str:
     """The only right answer to a client that asks a frontend."""
     if kind is Kind.LOAD_BALANCER_IP and service.proxied:
-        return f"{PROXY.name} {asker.address(family)}"
+        return f"{PROXY.name} {seen(Path(asker, kind, family, PROXY))}"
     if not is_frontend(service, kind):
         return refused(asker, kind, protocol, Why.UNKNOWN_PORT)
     if is_denied(service, kind, asker.address(family)):

@@ -153,8 +153,8 @@ NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, 
         pytest.param(
             LEAST + "[zzz]\na = 1",
             "zzz: unknown key; the keys are node_name, state_dir, manifests, kubernetes, service_cidrs, mtu, "
-            "service_local_backend_weight, metrics_listen, node_port_addresses, healthz_listen, verify_seconds, "
-            "log_level",
+            "service_local_backend_weight, metrics_listen, node_port_addresses, healthz_listen, masquerade, "
+            "non_masquerade_cidrs, verify_seconds, log_level",
             id="a table like none of the keys",
         ),
         pytest.param(
@@ -183,6 +183,14 @@ NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, 
         pytest.param(LEAST + "mtu = 65536", f"mtu: {MTU} 65536", id="an mtu above a packet's largest"),
         pytest.param(LEAST + 'mtu = "1500"', f"mtu: {MTU} '1500'", id="an mtu as text"),
         pytest.param(LEAST + "mtu = true", f"mtu: {MTU} True", id="a truth for an mtu"),
+        pytest.param(
+            LEAST + "masquerade = 1", "masquerade: expected true or false; found 1", id="a number for a truth"
+        ),
+        pytest.param(
+            LEAST + 'non_masquerade_cidrs = ["10.0.0.1/8"]',
+            "non_masquerade_cidrs: '10.0.0.1/8' has host bits set: expected 10.0.0.0/8",
+            id="a range with host bits",
+        ),
         pytest.param(
             LEAST + "verify_seconds = -1",
             "verify_seconds: expected a whole number of seconds up to 86400; 0 for never; found -1",

@@ -93,7 +93,8 @@ OBJECTS: dict[ObjectKey, Object] = {
 
 def world_of(objects: dict[ObjectKey, Object]) -> Snapshot:
     """Pod a is 10.1.1.2 and fd01::2, b the next; all that nftables and linux should hold was reported."""
-    now = Snapshot(Local("one", 1450, (parse_prefix("10.96.0.0/16"), parse_prefix("fd96::/112"))))
+    ranges, link = tuple(map(parse_prefix, ("10.96.0.0/16", "fd96::/112"))), parse_prefix("192.0.2.0/24")
+    now = Snapshot(Local("one", 1450, ranges, networks=frozenset((link,))))
     adds = [AddPod(each, PodKey("shop", each.sandbox[-1]), f"/run/netns/{each.sandbox}") for each in (A, B)]
     for event in (Resync(ResyncReason.STARTUP, objects), *adds, PodWired(A), PodWired(B)):
         now, _ = fold(now, event)
@@ -420,6 +421,13 @@ def test_the_masquerading_address_of_a_node_without_one_is_the_kernels_to_choose
             None,
             "outside of the cluster, by the node's own routes",
             id="a port of an external IP that no Service has",
+        ),
+        pytest.param(
+            "203.0.113.5:443",
+            Verdict.PASSED_ON,
+            None,
+            "outside of the cluster, by the node's own routes, which sees 192.0.2.1 in the pod's place: masqueraded",
+            id="out of the cluster",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from podwire.model.objects import AttachmentKey, PodKey, Protocol
 from podwire.model.snapshot import Local, Snapshot
 from podwire.sources.kubernetes import translate
 from tests.packets.objects import objects
-from tests.packets.plan import ONE, PODS, SERVICE_RANGE, STATIONS, TARGET_PORT, TWO, Node, Pod, home, is_on
+from tests.packets.plan import FABRIC, ONE, PODS, SERVICE_RANGE, STATIONS, TARGET_PORT, TWO, Node, Pod, home, is_on
 from tests.packets.questions import ALL_SERVICES, Asked, asker_of, everything, right, target_of
 from tests.packets.refusals import SILENCE, Refusal, Why
 from tests.packets.table import CLIENTS, LED_HERE, Kind
@@ -22,7 +22,8 @@ def _world(node: Node) -> Snapshot:
     """As the agent of that node knows it, its pods attached in the plan's order."""
     known = {it.key: it.value for it in map(translate, objects((ONE, TWO), ALL_SERVICES)) if it.value is not None}
     its_own = frozenset(parse_address(node.address(family)) for family in FAMILIES)
-    now = Snapshot(Local(node.name, 1450, tuple(SERVICE_RANGE.values()), addresses=its_own))
+    networks = frozenset(FABRIC.values())
+    now = Snapshot(Local(node.name, 1450, tuple(SERVICE_RANGE.values()), addresses=its_own, networks=networks))
     now, _ = fold(now, Resync(ResyncReason.STARTUP, known))
     for pod in (it for it in PODS if is_on(it, node)):
         key = AttachmentKey(f"sandbox-{pod.name}", "eth0")

@@ -194,7 +194,7 @@ def _internal(it: Exposed) -> Exposed:
             id="ranges are not the node port's",
         ),
         pytest.param(
-            REMOTE._replace(proxied=True), ONE_CLIENT, Kind.LOAD_BALANCER_IP, "proxy 10.1.1.2", id="mode Proxy"
+            REMOTE._replace(proxied=True), ONE_CLIENT, Kind.LOAD_BALANCER_IP, "proxy 192.0.2.1", id="mode Proxy"
         ),
         pytest.param(
             REMOTE._replace(node_ports=False), OUTSIDE, Kind.NODE_PORT, "ConnectionRefusedError", id="no node ports"

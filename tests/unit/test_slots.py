@@ -26,6 +26,7 @@ from podwire.model.network import (
     ServiceRangeKey,
     Serving,
     Slots,
+    UnmasqueradedKey,
 )
 from podwire.model.objects import Protocol
 
@@ -189,16 +190,18 @@ def test_a_change_of_many_backends_fits_its_messages() -> None:
 
 
 ranges = st.builds(
-    lambda n, length: (n >> (32 - length) << (32 - length), length), st.integers(0, 2**32 - 1), st.integers(1, 32)
+    lambda n, length: (n >> (32 - length) << (32 - length), length), st.integers(0, 2**32 - 1), st.integers(0, 32)
 )
 
 
 @pytest.mark.parametrize(
-    ("name", "form"), [("service_ranges", ServiceRangeKey), ("cluster", ClusterRangeKey)], ids=["Services", "pods"]
+    ("name", "form"),
+    [("service_ranges", ServiceRangeKey), ("cluster", ClusterRangeKey), ("unmasqueraded", UnmasqueradedKey)],
+    ids=["Services", "pods", "not masqueraded"],
 )
 @given(drawn=st.lists(ranges, max_size=5))
 def test_ranges_are_read_back(
-    name: str, form: type[ServiceRangeKey | ClusterRangeKey], drawn: list[tuple[int, int]]
+    name: str, form: type[ServiceRangeKey | ClusterRangeKey | UnmasqueradedKey], drawn: list[tuple[int, int]]
 ) -> None:
     kept: list[Prefix] = []
     for number, length in drawn:

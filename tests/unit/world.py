@@ -36,13 +36,14 @@ from podwire.model.objects import (
 )
 from podwire.model.room import Capacity
 from podwire.model.snapshot import Local, Snapshot
-from podwire.nodes import own, routes
+from podwire.nodes import outside, own, routes
 from podwire.pods import wiring
 from podwire.services import backends, frontends
 
 CAPABILITIES = (
     Capability("node", own.desired),
     Capability("routes", routes.desired),
+    Capability("outside", outside.desired),
     Capability("services", frontends.desired),
     Capability("pods", wiring.desired),
 )

@@ -149,9 +149,10 @@ class KubeStateChange(Event, frozen=True):
 
 
 class NodeAddressesChanged(Event, frozen=True):
-    """The addresses that this node's kernel has, but for ours."""
+    """The addresses that this node's kernel has, but for ours, and the networks in which it has them."""
 
     addresses: frozenset[Address]
+    networks: frozenset[Prefix] = frozenset()
 
     def __str__(self) -> str:
         return f"NodeAddressesChanged {', '.join(map(show_address, sorted(self.addresses))) or 'none'}"

@@ -147,16 +147,19 @@ def _put_nodes(now: Snapshot, told: list[tuple[NodeKey, Node | None]]) -> tuple[
     return now, Touched(frozenset(services), rehomed(old, now).attachments, frozenset(keys), ranges)
 
 
-def addressed(old: Snapshot, addresses: frozenset[Address]) -> tuple[Snapshot, Touched]:
+def addressed(old: Snapshot, addresses: frozenset[Address], networks: frozenset[Prefix]) -> tuple[Snapshot, Touched]:
     """The node's kernel has these addresses now: routes have others as their source, Services with node ports claim
     others."""
-    now = replace(old, local=replace(old.local, addresses=addresses))
+    now = replace(old, local=replace(old.local, addresses=addresses, networks=networks))
     touched: set[ServiceKey] = set()
     for name in _concerned(now, set(), node_port_addresses(now) != node_port_addresses(old)):
         now, rivals = _claim(now, name, now.services[name], old)
         touched |= rivals
     now, moved = shared_out(now, touched)
-    return now, replace(rehomed(old, now), services=frozenset(touched | moved))
+    found = rehomed(old, now)
+    if networks != old.local.networks:  # who is reached by his own pods' addresses
+        found = replace(found, nodes=frozenset((now.local.key,)))
+    return now, replace(found, services=frozenset(touched | moved))
 
 
 def _crowded(now: Snapshot, key: NodeKey, node: Node) -> Map[Prefix, frozenset[NodeKey]]:

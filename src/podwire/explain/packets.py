@@ -17,6 +17,7 @@ from podwire.model.addresses import Address, Family, Prefix, family_of, parse_ad
 from podwire.model.network import Backend, Frontend, InternalKey, Serving
 from podwire.model.objects import AttachmentKey, PodKey, Protocol
 from podwire.model.snapshot import Snapshot
+from podwire.nodes.outside import is_masqueraded
 from podwire.nodes.routes import gateway_to
 from podwire.services.frontends import allowed_sources, owner, serving
 from podwire.services.room import lacking
@@ -85,6 +86,8 @@ def explain_packet(now: Snapshot, source: Address | None, to: Frontend) -> Packe
         verdict = Verdict.REFUSED
     else:
         way, verdict = where(known, to.address), Verdict.PASSED_ON
+        if client is not None and _goes_out(now, client, to.address):
+            way += f", which sees {_uplink(now, to.family)} in the pod's place: masqueraded"
         way = f"{full}; it goes to {way}" if full else way
     held = views.FrontendState.NO_ROOM if full else None
     return PacketWhy(shown, told, show_frontend(to), verdict, show(key) if full and key else None, held, way, (), ())
@@ -128,11 +131,23 @@ def seen_client(now: Snapshot, client: Address | None, backend: Address) -> tupl
     if client in now.ledger:
         if client == backend:
             return own(now, family), "masqueraded: a pod that reaches itself has to be answered by way of the node"
+        if not is_own(now, backend) and is_masqueraded(now, client, backend):
+            return gateway_to(now.node, family), "masqueraded: the backend is outside, and knows no way to a pod"
         return client, "kept: the client is a pod of this node, the answer comes by here"
     if backend in now.ledger or is_own(now, backend):
         return client, "kept: the backend is on this node, the answer comes by here"
     uplink = gateway_to(now.node, family)
     return uplink, "masqueraded: client and backend are both elsewhere, the answer has to come back by here"
+
+
+def _goes_out(now: Snapshot, client: Address, to: Address) -> bool:
+    """Whether it leaves the node, and there gets its address."""
+    return not is_own(now, to) and not is_external_ip(now, to) and is_masqueraded(now, client, to)
+
+
+def _uplink(now: Snapshot, family: Family) -> str:
+    address = gateway_to(now.node, family)
+    return show_address(address) if address is not None else "an address of the node"
 
 
 def only_services(now: Snapshot, address: Address) -> bool:

@@ -315,6 +315,16 @@ class ClusterRangeKey(Value, frozen=True):
         return f"pods of the cluster {show_address(self.first)} to {show_address(self.last)}"
 
 
+class UnmasqueradedKey(Value, frozen=True):
+    """Addresses to which pods go by their own address; both ends included. To all others they go by the node's."""
+
+    first: Address
+    last: Address
+
+    def __str__(self) -> str:
+        return f"not masqueraded {show_address(self.first)} to {show_address(self.last)}"
+
+
 class ExternalIPKey(Value, frozen=True):
     """An external IP or load balancer's address of some Service: what comes to it from elsewhere and no frontend takes
     is refused, since passing it on would send it back to where it came from."""

@@ -50,6 +50,12 @@ class Local(Value, frozen=True):
     node_ports: tuple[Prefix, ...] | None = None
     capacity: Capacity | None = None
     boot: str = ""
+    networks: frozenset[Prefix] = frozenset()
+    """Those that the node's kernel has an address of: who is in them is reached without a router."""
+    masquerade: bool = True
+    """Whether what pods send out of the cluster bears the node's address."""
+    unmasqueraded: tuple[Prefix, ...] = ()
+    """Destinations outside of the cluster to which it does not."""
 
     @property
     def key(self) -> NodeKey:

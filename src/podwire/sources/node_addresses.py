@@ -5,11 +5,14 @@ that has it as its source, and one that came back at once must not look as if it
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from podwire.controller.events import Event, NodeAddressesChanged
-from podwire.model.addresses import Address
+from podwire.model.addresses import Address, Prefix
+
+State = tuple[frozenset[Address], frozenset[Prefix]]
+"""Addresses, and their networks."""
 
 
 class Watched(Protocol):
@@ -17,9 +20,9 @@ class Watched(Protocol):
 
     def fileno(self) -> int: ...
 
-    def states(self) -> list[frozenset[Address]]: ...
+    def states(self) -> Sequence[State]: ...
 
-    def anew(self) -> list[frozenset[Address]]: ...
+    def anew(self) -> Sequence[State]: ...
 
 
 async def follow(submit: Callable[[Event], Awaitable[Any]], watched: Watched, again: bool = False) -> None:
@@ -29,8 +32,8 @@ async def follow(submit: Callable[[Event], Awaitable[Any]], watched: Watched, ag
     loop.add_reader(watched.fileno(), told.set)
     try:
         while True:
-            for addresses in states:
-                await submit(NodeAddressesChanged(addresses))
+            for addresses, networks in states:
+                await submit(NodeAddressesChanged(addresses, networks))
             await told.wait()
             told.clear()
             states = watched.states()

@@ -41,6 +41,7 @@ MAPS = (
     "allowed",
     "service_ranges",
     "cluster",
+    "unmasqueraded",
     "external",
     "external_ips",
     "pods",

@@ -24,7 +24,9 @@ and add again in one go is looked up twice: see LOOKS.
     local      and what comes from elsewhere to an external IP; what goes to a dropped one vanishes
     stray      a segment that connection tracking can't place goes untranslated, to somebody who knows no such
                connection and would reset the one that lives: from and to pods, Services and the node it is dropped
-    post       a pod that reaches itself through a Service must see another source
+    post       a pod that reaches itself through a Service must see another source; so must whoever is outside of the
+               cluster and knows no way to a pod: all but `unmasqueraded`, and the Services' external
+               addresses, which may lead back here
     remote     so must a backend elsewhere whose client is elsewhere too: its answer has to come back by this node
 """
 
@@ -127,6 +129,7 @@ def _maps(family: Family) -> list[str]:
         f"add set {where} restricted {{ type {kind} . inet_proto . inet_service; size {FRONTENDS}; }}",
         f"add set {where} allowed {{ type {kind} . inet_proto . inet_service . {kind}; flags interval; }}",
         f"add set {where} cluster {{ type {kind}; flags interval; }}",
+        f"add set {where} unmasqueraded {{ type {kind}; flags interval; }}",
         f"add set {where} service_ranges {{ type {kind}; flags interval; }}",
         f"add set {where} external {{ type {kind} . inet_proto . inet_service; size {FRONTENDS}; }}",
         f"add set {where} external_ips {{ type {kind}; size 65536; }}",
@@ -191,6 +194,7 @@ def _rules(ip: str) -> dict[str, list[str]]:
     rules["post"] = [
         *rules["in"],
         f"{ip} saddr . {ip} daddr @pods masquerade",
+        f"{ip} saddr . {ip} saddr @pods {ip} daddr != @unmasqueraded {ip} daddr != @external_ips masquerade",
         f"ct status dnat ct original {ip} daddr @service_ranges goto remote",
         *(f"ct status dnat meta l4proto {protocol} {original} @external goto remote" for protocol in PROTOCOLS),
     ]

@@ -29,6 +29,7 @@ from podwire.model.network import (
     RestrictedKey,
     ServiceRangeKey,
     Slots,
+    UnmasqueradedKey,
 )
 from podwire.model.objects import Protocol
 from podwire.services.stale import Flow
@@ -122,6 +123,7 @@ def keys(family: Family, dumped: Dumped) -> dict[Any, Any]:
             found[key if key is not None else AlienKey(family, name, element.raw)] = True
     found |= _ranges(family, "service_ranges", dumped, ServiceRangeKey)
     found |= _ranges(family, "cluster", dumped, ClusterRangeKey)
+    found |= _ranges(family, "unmasqueraded", dumped, UnmasqueradedKey)
     found |= _remembered(family, dumped.get("remembered", ()))
     return found | _frontends(family, dumped)
 
@@ -153,7 +155,7 @@ def _allowed(family: Family, key: bytes, until: bytes) -> AllowedKey | None:
 
 
 def _ranges(
-    family: Family, name: str, dumped: Dumped, form: type[ServiceRangeKey] | type[ClusterRangeKey]
+    family: Family, name: str, dumped: Dumped, form: type[ServiceRangeKey | ClusterRangeKey | UnmasqueradedKey]
 ) -> dict[Any, bool]:
     found: dict[Any, bool] = {}
     bounds: list[tuple[bytes, bool]] = []

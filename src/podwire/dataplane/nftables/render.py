@@ -34,6 +34,7 @@ from podwire.model.network import (
     RulesKey,
     ServiceRangeKey,
     Slots,
+    UnmasqueradedKey,
 )
 
 _PORT, _PROTOCOL, SLOT = Struct(">H2x"), Struct("=B3x"), Struct("=I")
@@ -86,7 +87,7 @@ def family_of_key(key: Any) -> Family:
     match key:
         case HoldersKey(family) | RulesKey(family) | AlienKey(family) | AffinityKey(family):
             return family
-        case ServiceRangeKey(first, _) | ClusterRangeKey(first, _):
+        case ServiceRangeKey(first, _) | ClusterRangeKey(first, _) | UnmasqueradedKey(first, _):
             return family_of(first)
         case ExternalKey(frontend) | InternalKey(frontend) | RestrictedKey(frontend) | AllowedKey(frontend, _):
             return frontend.family
@@ -108,6 +109,8 @@ def holder(key: Any) -> tuple[str, ...]:
             return ("service_ranges",)
         case ClusterRangeKey():
             return ("cluster",)
+        case UnmasqueradedKey():
+            return ("unmasqueraded",)
         case RestrictedKey():
             return ("restricted",)
         case AllowedKey():
@@ -156,6 +159,8 @@ def render(key: Any, change: Change) -> list[Message]:
             return messages(family_of(first), "service_ranges", _range(first, last), gone)
         case ClusterRangeKey(first, last):
             return messages(family_of(first), "cluster", _range(first, last), gone)
+        case UnmasqueradedKey(first, last):
+            return messages(family_of(first), "unmasqueraded", _range(first, last), gone)
         case Frontend():
             return _frontend(key, change.before, change.after)
         case InternalKey(frontend):

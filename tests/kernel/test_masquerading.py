@@ -1,0 +1,158 @@
+"""By whose address pods are seen outside of the cluster: real packets from a pod to who knows no way to it."""
+
+import socket
+from collections.abc import Iterator
+from struct import pack
+from typing import Any, NamedTuple
+
+import pytest
+
+from podwire.model.addresses import FAMILIES, IPV4, Family, parse_prefix
+from podwire.model.objects import NodeKey, Protocol
+from tests.kernel.outside import NODES, connect, members
+from tests.kernel.rig import Rig, Space, entered, service, sh
+from tests.packets.answering import Answering, Question, answering, ask
+from tests.packets.plan import TARGET_PORT
+
+POD = {4: "10.1.1.2", 16: "fd01::2"}
+UPLINK = {4: "192.0.2.1", 16: "fd99::1"}
+FAR_NODE = {4: "192.0.2.2", 16: "fd99::2"}
+SERVICE = 30
+EVERY = [pytest.param(p, f, id=f"{p.name} over {f}") for p in Protocol for f in FAMILIES]
+
+
+class Machine(NamedTuple):
+    name: str
+    number: int
+
+    def address(self, family: Family) -> str:
+        return f"192.0.2.{self.number}" if family == IPV4 else f"fd99::{self.number}"
+
+
+CLIENT, NAS, TWO = Machine("client", 9), Machine("nas", 10), Machine("two", 2)
+
+
+class Place(NamedTuple):
+    rig: Rig
+    outside: Space
+    two: Space
+
+    def sees(self, to: str, protocol: Protocol, port: int = TARGET_PORT) -> str:
+        """Who answers the pod, and whom that one sees."""
+        return ask(Question(self.rig.pods["a"], protocol, to, port))
+
+
+@pytest.fixture
+def answers() -> Iterator[Answering]:
+    with answering() as found:
+        yield found
+
+
+@pytest.fixture
+async def place(rig: Rig, answers: Answering) -> Place:
+    """The machine outside has a way to the node and to nothing behind it, and an address more, of a NAS."""
+    connected = connect(rig)
+    outside = connected.client
+    for way in ("-4", "-6"):
+        sh("ip", way, "-n", outside.name, "route", "del", "default")
+    for address in ("192.0.2.10/24", "fd99::10/64"):
+        sh("ip", "-n", outside.name, "addr", "add", address, "dev", "up0", *(["nodad"] if ":" in address else []))
+    for machine in (CLIENT, NAS):
+        answers.add(machine, outside)
+    return Place(rig, outside, connected.two)
+
+
+async def started(place: Place, **settings: Any) -> None:
+    objects = NODES.copy()
+    for number, protocol in enumerate(Protocol, SERVICE):
+        name = f"outside-{protocol.name.lower()}"
+        objects |= service(name, number, (), protocol) | members(name, "192.0.2.9", "fd99::9", protocol=protocol)
+    assert (await place.rig.start(objects, **settings)).error is None
+    assert (await place.rig.add("a")).error is None
+    for home in UPLINK.values():  # TCP asks again: a new link's carrier comes in the kernel's own time
+        assert place.sees(home, Protocol.TCP) == "ConnectionRefusedError"
+
+
+@pytest.mark.parametrize(("protocol", "family"), EVERY)
+async def test_outside_sees_the_node(place: Place, protocol: Protocol, family: Family) -> None:
+    await started(place)
+    assert place.sees(CLIENT.address(family), protocol) == f"client {UPLINK[family.size]}"
+
+
+@pytest.mark.parametrize(("protocol", "family"), EVERY)
+async def test_a_backend_outside_of_a_service_sees_the_node(place: Place, protocol: Protocol, family: Family) -> None:
+    await started(place)
+    number = SERVICE + list(Protocol).index(protocol)
+    cluster_ip = f"10.96.0.{number}" if family == IPV4 else f"fd00:96::{number:x}"
+    assert place.sees(cluster_ip, protocol, 80) == f"client {UPLINK[family.size]}"
+
+
+@pytest.mark.parametrize(("protocol", "family"), EVERY)
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        pytest.param({"masquerade": False}, ("client", "nas"), id="not at all"),
+        pytest.param(
+            {"non_masquerade_cidrs": tuple(map(parse_prefix, ("192.0.2.10/32", "fd99::10/128")))},
+            ("nas",),
+            id="but for a range",
+        ),
+        pytest.param(
+            {"non_masquerade_cidrs": tuple(map(parse_prefix, ("192.0.2.0/24", "192.0.2.8/29", "fd99::/64")))},
+            ("client", "nas"),
+            id="but for ranges that overlap each other and the nodes",
+        ),
+    ],
+)
+async def test_what_is_excepted_sees_the_pod(
+    place: Place, protocol: Protocol, family: Family, settings: dict[str, Any], kept: tuple[str, ...]
+) -> None:
+    await started(place, **settings)
+    pod, way = POD[family.size], "-4" if family == IPV4 else "-6"
+    sh("ip", way, "-n", place.outside.name, "route", "add", pod, "via", UPLINK[family.size])
+    for machine in (CLIENT, NAS):
+        seen = pod if machine.name in kept else UPLINK[family.size]
+        assert place.sees(machine.address(family), protocol) == f"{machine.name} {seen}"
+    assert await place.rig.drift() == []
+
+
+@pytest.mark.parametrize(("protocol", "family"), EVERY)
+async def test_a_node_on_the_same_link_sees_the_pod_while_it_is_one(
+    place: Place, answers: Answering, protocol: Protocol, family: Family
+) -> None:
+    answers.add(TWO, place.two)
+    await started(place)
+    assert place.sees(FAR_NODE[family.size], protocol) == f"two {POD[family.size]}"
+    assert (await place.rig.change((NodeKey("two"), None))).error is None
+    assert place.sees(FAR_NODE[family.size], protocol) == f"two {UPLINK[family.size]}"
+    assert await place.rig.drift() == []
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+async def test_an_echo_outside_is_answered(place: Place, family: Family) -> None:
+    """ICMP has no ports: connection tracking tells answers by the identifier."""
+    await started(place)
+    number = socket.AddressFamily(family.number)
+    protocol, request, reply = (1, 8, 0) if family == IPV4 else (58, 128, 129)
+    body = bytes((request, 0)) + (b"\xf7\xfd" if family == IPV4 else bytes(2)) + pack(">HH", 0x0801, 1)
+    if family == IPV4:
+        body = body[:2] + pack(">H", ~(request * 256 + 0x0801 + 1) & 0xFFFF) + body[4:]
+    with _raw(place.outside, number, protocol) as far, _raw(place.rig.pods["a"], number, protocol) as near:
+        near.sendto(body, (CLIENT.address(family), 0))
+        assert _next(far, family, request) == UPLINK[family.size]
+        assert _next(near, family, reply) == CLIENT.address(family)
+
+
+def _raw(space: Space, family: socket.AddressFamily, protocol: int) -> socket.socket:
+    with entered(space):
+        found = socket.socket(family, socket.SOCK_RAW, protocol)
+    found.settimeout(3)
+    return found
+
+
+def _next(it: socket.socket, family: Family, kind: int) -> str:
+    """From whom the next message of that type is."""
+    while True:
+        data, source = it.recvfrom(2000)
+        if data[20 if family == IPV4 else 0] == kind:
+            return str(source[0])
