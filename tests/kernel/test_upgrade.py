@@ -82,6 +82,9 @@ def another_form() -> None:
     """A set of another size: no rule that names it can stay while it is made anew."""
     for ip in ("ip", "ip6"):
         by_hand(f"nft flush chain {ip} podwire entry; nft flush chain {ip} podwire stray")
+        for line in sh("nft", "-a", "list", "chain", ip, "podwire", "post").splitlines():
+            if "@external_ips" in line:
+                sh("nft", "delete", "rule", ip, "podwire", "post", "handle", line.rpartition(" # handle ")[2])
         by_hand(f"nft delete set {ip} podwire external_ips")
         kind = "ipv4_addr" if ip == "ip" else "ipv6_addr"
         by_hand(f"nft add set {ip} podwire external_ips '{{ type {kind}; size 100; }}'")
