@@ -22,7 +22,7 @@ from podwire.dataplane import netlink
 from tests.kernel.rig import TARGET_PORT, MakeSpace, Rig, Space, entered, in_space, service, sh, spaces
 
 TURNS = 5_000
-JUMPS = {"entry": "traffic", "local": "traffic", "in": "served", "post": "served"}
+JUMPS = {"known": "traffic", "guardout": "traffic", "in": "served", "post": "served"}
 
 
 async def node(make: MakeSpace, directory: Path, *, counts: bool) -> tuple[Rig, Space]:

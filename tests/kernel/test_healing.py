@@ -79,10 +79,10 @@ async def at_work(rig: Rig) -> Rig:
             id="service range deleted",
         ),
         pytest.param("nft flush chain ip6 podwire c2", ["rules of IPv6"], id="chain emptied"),
-        pytest.param("nft delete chain ip6 podwire entry", ["rules of IPv6"], id="chain deleted"),
+        pytest.param("nft delete chain ip6 podwire guard", ["rules of IPv6"], id="chain deleted"),
         pytest.param("nft insert rule ip podwire pre counter accept", ["rules of IPv4"], id="rule added"),
         pytest.param("nft add table ip podwire '{ flags dormant; }'", ["rules of IPv4"], id="table put to sleep"),
-        pytest.param("nft chain ip6 podwire local '{ policy drop; }'", ["rules of IPv6"], id="policy changed"),
+        pytest.param("nft chain ip6 podwire guardout '{ policy drop; }'", ["rules of IPv6"], id="policy changed"),
         pytest.param(
             "nft flush chain ip6 podwire pre; nft delete chain ip6 podwire pre",
             ["rules of IPv6"],

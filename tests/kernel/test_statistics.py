@@ -10,6 +10,7 @@ from podwire.model.addresses import parse_address
 from podwire.model.network import Frontend
 from podwire.model.objects import AttachmentKey, Object, ObjectKey, Protocol, Service, ServiceKey, SliceKey
 from podwire.pods.names import interface_name
+from podwire.statistics.counted import told
 from podwire.statistics.totals import Counts
 from tests.kernel.outside import NODES, connect
 from tests.kernel.rig import Rig, Space, ask, by_hand, in_space, service, sh
@@ -44,11 +45,11 @@ def frontend(to: str, port: int, protocol: Protocol) -> Frontend:
 async def counts(rig: Rig) -> dict[Frontend, Counts]:
     """Of those that have any."""
     totals = await rig.running.statistics.read_services()
-    return {key: series.total for key, series in totals.series.items() if any(series.total)}
+    return {key: told(series.total) for key, series in totals.series.items() if any(series.total)}
 
 
 async def sums(rig: Rig) -> Mapping[ServiceKey, Counts]:
-    return (await rig.running.statistics.read_services()).of_owners()
+    return {it: told(sum_) for it, sum_ in (await rig.running.statistics.read_services()).of_owners().items()}
 
 
 def datagrams(space: Space | None, to: str, port: int, count: int, size: int) -> int:
@@ -149,7 +150,7 @@ async def test_what_was_carried_over_outlives_a_restart(at_work: Rig) -> None:
     await at_work.stop()
     assert (await at_work.start(changed)).error is None
     assert (await sums(at_work))[DNS] == before
-    assert (await at_work.running.statistics.read_services()).whole == before
+    assert told((await at_work.running.statistics.read_services()).whole) == before
 
 
 @pytest.mark.parametrize("what", ["delete table ip podwire", "delete table ip6 podwire"])
@@ -189,7 +190,7 @@ async def test_a_removed_service_is_forgotten_and_its_successor_begins_anew(at_w
     await at_work.change(*heir.items())
     datagrams(at_work.pods["a"], "10.96.0.11", 53, 1, 33)
     assert await sums(at_work) == {ServiceKey("default", "heir"): datagram(1)}
-    assert (await at_work.running.statistics.read_services()).whole == datagram(2)
+    assert told((await at_work.running.statistics.read_services()).whole) == datagram(2)
 
 
 async def test_what_others_rewrite_is_not_counted(at_work: Rig) -> None:

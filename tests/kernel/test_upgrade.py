@@ -81,13 +81,10 @@ def looking_once() -> None:
 def another_form() -> None:
     """A set of another size: no rule that names it can stay while it is made anew."""
     for ip in ("ip", "ip6"):
-        by_hand(f"nft flush chain {ip} podwire entry; nft flush chain {ip} podwire stray")
-        for line in sh("nft", "-a", "list", "chain", ip, "podwire", "post").splitlines():
-            if "@external_ips" in line:
-                sh("nft", "delete", "rule", ip, "podwire", "post", "handle", line.rpartition(" # handle ")[2])
-        by_hand(f"nft delete set {ip} podwire external_ips")
+        by_hand(f"nft flush chain {ip} podwire guard; nft flush chain {ip} podwire guardout")
+        by_hand(f"nft delete set {ip} podwire restricted")
         kind = "ipv4_addr" if ip == "ip" else "ipv6_addr"
-        by_hand(f"nft add set {ip} podwire external_ips '{{ type {kind}; size 100; }}'")
+        by_hand(f"nft add set {ip} podwire restricted '{{ type {kind} . inet_proto . inet_service; size 100; }}'")
 
 
 class Stream:

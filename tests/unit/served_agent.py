@@ -34,6 +34,7 @@ from podwire.model.objects import (
 from podwire.model.snapshot import Local, Snapshot
 from podwire.pods.wiring import wiring
 from podwire.statistics.collector import PodCounts
+from podwire.statistics.counted import COUNTS
 from podwire.statistics.kept import ServiceTotals
 from podwire.statistics.totals import Counts, add, nothing
 from podwire.trace import answer
@@ -162,8 +163,8 @@ class FakeStatistics:
     def __init__(self, controller: FakeController) -> None:
         self._controller = controller
         self.frontends: dict[Frontend, Counts] = {
-            frontend("10.96.0.10"): (3, 12, 2_100, 9, 48_000),
-            frontend("fd96::a"): (1, 4, 700, 3, 16_000),
+            frontend("10.96.0.10"): (3, 180, 9, 1_920, 9, 48_000),
+            frontend("fd96::a"): (1, 60, 3, 640, 3, 16_000),
         }
         self.attachments: dict[AttachmentKey, Counts] = {FRONT: (9, 1_000, 7, 800)}
         self.error: OSError | None = None
@@ -172,7 +173,7 @@ class FakeStatistics:
         if self.error is not None:
             raise self.error
         owners = dict.fromkeys(self.frontends, WEB)
-        return add(nothing(5), self.frontends, owners, self._controller.snapshot.services)
+        return add(nothing(COUNTS), self.frontends, owners, self._controller.snapshot.services)
 
     async def pods(self) -> PodCounts:
         if self.error is not None:

@@ -20,11 +20,12 @@ from podwire.model.network import Frontend
 from podwire.model.objects import Object, ObjectKey, ServiceKey
 from podwire.model.snapshot import Local, Snapshot
 from podwire.statistics.collector import Collector
+from podwire.statistics.counted import COUNTS
 from podwire.statistics.kept import Kept
 from podwire.statistics.totals import Counts, nothing
 from tests.unit.served_agent import WEB, frontend, node, service
 
-NOTHING: Counts = (0, 0, 0, 0, 0)
+NOTHING: Counts = (0,) * COUNTS
 
 
 class Kernel:
@@ -99,7 +100,7 @@ async def test_who_asks_during_a_reading_shares_it_and_who_stops_waiting_ends_no
     kernel.go_on.set()
     second, third = await asyncio.gather(*asking[1:])
     assert (second, kernel.readings) == (third, 2)
-    assert second.of_owners() == {WEB: (1, 1, 1, 1, 1)}
+    assert second.of_owners() == {WEB: (1,) * COUNTS}
     await collector.settle()
 
 
@@ -110,7 +111,7 @@ async def test_what_no_service_claims_is_forgotten_once_all_are_known(whole: boo
     await collector.read_services()
     kernel.count("10.96.0.10", 1)
     kernel.count("10.96.0.99", 9)
-    assert (await collector.read_services()).of_owners() == {WEB: (1, 1, 1, 1, 1)}
+    assert (await collector.read_services()).of_owners() == {WEB: (1,) * COUNTS}
     assert kernel.forgotten == ([frontend("10.96.0.99")] if whole else [])
 
 
@@ -298,6 +299,6 @@ def test_a_sum_rises_or_begins_at_zero_whatever_becomes_of_agents_services_and_t
 
 async def test_nothing_is_kept_before_anything_was_counted(tmp_path: Path) -> None:
     assert Kept(tmp_path / "counts").recall("table 1") is None
-    totals = nothing(5)  # type: ignore[var-annotated]
+    totals = nothing(COUNTS)  # type: ignore[var-annotated]
     Kept(tmp_path / "counts").keep("table 1", totals)
     assert Kept(tmp_path / "counts").recall("table 1") == totals

@@ -149,7 +149,9 @@ def told(family: Family, name: str, key: bytes, packets: int, size: int) -> byte
 @pytest.mark.parametrize(("family", "it"), CASES, ids=["IPv4", "IPv6"])
 def test_elements_are_read(family: Family, it: Frontend) -> None:
     key = frontend_key(it)
-    assert list(counters.connections(family, [told(family, "connections", key, 3, 180)])) == [(it, 3)]
+    assert list(counters.connections(family, [told(family, "connections", key, 3, 180)])) == [
+        (it, counters.Counter(3, 180))
+    ]
     for direction in (counters.ORIGINAL, counters.REPLY):
         body = told(family, "traffic", key + bytes((direction, 0, 0, 0)), 3, 180)
         assert list(counters.traffic(family, [body])) == [(it, direction, counters.Counter(3, 180))]

@@ -8,7 +8,7 @@ What counted a frontend is deleted once no Service claims it, and all Services a
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
@@ -17,6 +17,7 @@ from podwire.model.network import Frontend
 from podwire.model.objects import AttachmentKey
 from podwire.model.snapshot import Snapshot
 from podwire.services.frontends import owner
+from podwire.statistics.counted import COUNTS
 from podwire.statistics.kept import ServiceTotals
 from podwire.statistics.totals import Counts, add, nothing
 
@@ -51,7 +52,7 @@ class Memory(Protocol):
     """As `podwire.statistics.kept.Kept`."""
 
     def recall(self, counters: str) -> ServiceTotals | None: ...
-    def keep(self, counters: str, totals: ServiceTotals) -> None: ...
+    def keep(self, counters: str, totals: ServiceTotals, unread: Container[Frontend]) -> None: ...
 
 
 class Interfaces(Protocol):
@@ -98,7 +99,7 @@ class Collector:
         self._services, self._pods = Shared(self.read_services), Shared(self.read_pods)
 
     async def services(self) -> ServiceTotals:
-        """By frontend: connections, packets and bytes from clients, packets and bytes to them. Raises OSError."""
+        """By frontend, as `counted.COUNTS`. Raises OSError."""
         return await self._services.get()
 
     async def pods(self) -> PodCounts:
@@ -143,14 +144,14 @@ class Collector:
         read = self._frontends.read()
         now, before = self._controller.snapshot, self._of_services
         if before is None:
-            before = self._memory.recall(counters) or nothing(5)
+            before = self._memory.recall(counters) or nothing(COUNTS)
             before = before._replace(nobodys={it: c for it, c in read.items() if it not in before.series})
         known = before.series
         owners = {it: owner(now, it) for it in known.keys() | read.keys() if it in now.claims}
         if not now.whole:
             owners = {it: series.owner for it, series in known.items()} | owners
         totals = add(before, read, owners, now.services if now.whole else _Everybody())
-        self._memory.keep(counters, totals)
+        self._memory.keep(counters, totals, totals.series.keys() - read.keys())
         self._of_services = totals
         return totals, sorted(read.keys() - owners.keys()) if now.whole else []
 

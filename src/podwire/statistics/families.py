@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 
 from podwire.model.network import Frontend
 from podwire.model.objects import ServiceKey
+from podwire.statistics.counted import told
 from podwire.statistics.totals import Counts, Totals
 from podwire.statistics.views import PodStatistics
 
@@ -31,13 +32,13 @@ _POD = (
 
 def node(totals: Totals[Frontend, ServiceKey]) -> Iterator[Metric]:
     """Of all Services together, those that are gone too."""
-    for (name, words), count in zip(_SERVICE, totals.whole, strict=True):
+    for (name, words), count in zip(_SERVICE, told(totals.whole), strict=True):
         yield CounterMetricFamily(f"podwire_services_{name}", words.format(" of all Services"), value=count)
 
 
 def services(sums: Iterable[tuple[ServiceKey, Counts]]) -> Iterator[Metric]:
     """Of those that had any traffic."""
-    used = [(it, counts) for it, counts in sums if any(counts)]
+    used = [(it, told(counts)) for it, counts in sums if any(counts)]
     for at, (name, words) in enumerate(_SERVICE):
         family = CounterMetricFamily(
             f"podwire_service_{name}", words.format(" of a Service"), labels=("namespace", "service")

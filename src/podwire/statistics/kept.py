@@ -7,13 +7,14 @@ boot, another namespace or a table that was made anew ends it. Need not outlive 
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import msgspec
 
 from podwire.model.network import Frontend
 from podwire.model.objects import ServiceKey
+from podwire.statistics.counted import COUNTS
 from podwire.statistics.totals import Counts, Series, Totals
 
 ServiceTotals = Totals[Frontend, ServiceKey]
@@ -22,12 +23,13 @@ log = logging.getLogger(__name__)
 
 
 class _File(msgspec.Struct, frozen=True, array_like=True):
-    """`counters`: which these are (`Counting.identity`)."""
+    """`counters`: which these are (`Counting.identity`). `unread`: of the series, those whose counters had gone."""
 
     counters: str
     series: tuple[tuple[Frontend, ServiceKey, Counts, Counts], ...]
     ended: tuple[tuple[ServiceKey, Counts], ...]
     whole: Counts
+    unread: tuple[Frontend, ...]
 
 
 class Kept:
@@ -48,20 +50,21 @@ class Kept:
             return None
         series = {frontend: Series(owner, before, last) for frontend, owner, before, last in told.series}
         sizes = {len(told.whole), *(len(it) for one in series.values() for it in (one.before, one.last))}
-        if told.counters != counters or sizes | {len(counts) for _, counts in told.ended} != {5}:
+        if told.counters != counters or sizes | {len(counts) for _, counts in told.ended} != {COUNTS}:
             return None
         totals = Totals(series, dict(told.ended), told.whole)
-        self._held = _shape(counters, totals)
+        self._held = _shape(counters, totals, told.unread)
         return totals
 
-    def keep(self, counters: str, totals: ServiceTotals) -> None:
-        """Writes nothing where it is known already. What can't be written must not be believed later: the next agent
-        begins anew."""
-        shape = _shape(counters, totals)
+    def keep(self, counters: str, totals: ServiceTotals, unread: Container[Frontend] = ()) -> None:
+        """Writes nothing where it is known already. `unread`: whose counters are no longer there. What can't be written
+        must not be believed later: the next agent begins anew."""
+        shape = _shape(counters, totals, unread)
         if shape == self._held:
             return
+        gone = tuple(it for it in sorted(totals.series) if it in unread)
         rows = tuple((frontend, *totals.series[frontend]) for frontend in sorted(totals.series))
-        told = _File(counters, rows, tuple(sorted(totals.ended.items())), totals.whole)
+        told = _File(counters, rows, tuple(sorted(totals.ended.items())), totals.whole, gone)
         aside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             aside.write_bytes(msgspec.msgpack.encode(told))
@@ -76,9 +79,10 @@ class Kept:
             _remove(self._path)
 
 
-def _shape(counters: str, totals: ServiceTotals) -> _Shape:
+def _shape(counters: str, totals: ServiceTotals, unread: Container[Frontend] = ()) -> _Shape:
     """What the kernel's counters alone don't tell."""
-    return counters, {key: (it.owner, it.before) for key, it in totals.series.items()}, totals.ended
+    held = {key: (it.owner, it.total if key in unread else it.before) for key, it in totals.series.items()}
+    return counters, held, totals.ended
 
 
 def _remove(path: Path) -> None:

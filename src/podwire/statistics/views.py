@@ -15,6 +15,7 @@ from podwire.model.objects import AttachmentKey, ServiceKey
 from podwire.model.snapshot import Snapshot
 from podwire.pods.names import link_of
 from podwire.services.frontends import of_service, owner
+from podwire.statistics.counted import told
 from podwire.statistics.totals import Counts, Totals
 
 
@@ -88,7 +89,8 @@ def _frontend(it: Frontend, key: ServiceKey, totals: Totals[Frontend, ServiceKey
 
 
 def _counted(counts: Counts | None) -> tuple[int, Traffic]:
-    return (counts[0], Traffic(*counts[1:])) if counts else (0, Traffic())
+    connections, *traffic = told(counts) if counts else (0, 0, 0, 0, 0)
+    return connections, Traffic(*traffic)
 
 
 def pod(now: Snapshot, key: AttachmentKey, counted: Mapping[AttachmentKey, Counts]) -> PodStatistics:

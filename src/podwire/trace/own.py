@@ -47,5 +47,5 @@ def _remembering(family: Family, chain: str) -> list[str]:
             for p in PROTOCOLS
         ]
         forget = f"delete @affinity{seconds} {{ {ip} saddr . {frontend} . th dport : {ip} daddr . th dport }}"
-        return [*known, forget, *[f"{frontend} . th dport vmap @drawn{which}"] * LOOKS]
+        return [*known, forget, *[f"{frontend} . th dport vmap @drawn{which}"] * LOOKS, "goto refuse"]
     return []

@@ -25,6 +25,7 @@ from podwire.dataplane.nftables.expressions import (
     dnat,
     dport,
     equal,
+    goto,
     header,
     l4proto,
     lookup,
@@ -149,7 +150,8 @@ def _asking(family: Family, seconds: int, internal: bool) -> list[bytes]:
     found = [l4proto(at) + equal(at, protocol) + ask for protocol in Protocol]
     frontend = [header(at, fields.destination, family), l4proto(at + words), dport(at + words + 1)]
     others = expression("lookup", text(1, "drawn_internal" if internal else "drawn"), u32(2, at), u32(3, _VERDICT))
-    return [*found, _put(family, seconds, _DELETE, original_way=False), *[b"".join((*frontend, others))] * LOOKS]
+    drawn = [b"".join((*frontend, others))] * LOOKS
+    return [*found, _put(family, seconds, _DELETE, original_way=False), *drawn, goto("refuse")]
 
 
 def _put(family: Family, seconds: int, operation: int, original_way: bool) -> bytes:

@@ -33,16 +33,16 @@ class Counter(NamedTuple):
     bytes: int
 
 
-def connections(family: Family, bodies: Iterable[bytes]) -> Iterator[tuple[Frontend, int]]:
-    """How many connections each frontend had, from a dump's bodies."""
+def connections(family: Family, bodies: Iterable[bytes]) -> Iterator[tuple[Frontend, Counter]]:
+    """The first packets of each frontend's connections, from a dump's bodies."""
     for key, counter in _elements(bodies):
         frontend = frontend_of(family, key)
         if frontend is not None:
-            yield frontend, counter.packets
+            yield frontend, counter
 
 
 def traffic(family: Family, bodies: Iterable[bytes]) -> Iterator[tuple[Frontend, int, Counter]]:
-    """What went to each frontend and came back, by direction."""
+    """What else went to each frontend and came back, by direction."""
     for key, counter in _elements(bodies):
         frontend = frontend_of(family, key[: -_DIRECTION.size])
         if frontend is not None and key[-_DIRECTION.size] in (ORIGINAL, REPLY):

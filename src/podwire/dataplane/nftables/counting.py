@@ -41,15 +41,15 @@ class Counting:
         return " ".join(parts)
 
     def read(self) -> dict[Frontend, tuple[int, ...]]:
-        """Of each frontend that was ever used: connections, packets and bytes to it, packets and bytes back. Raises
-        OSError."""
+        """Of each frontend that was ever used: connections and the bytes of their first packets, packets and bytes to
+        it after these, packets and bytes back. Raises OSError."""
         found: dict[Frontend, list[int]] = {}
         for family in FAMILIES:
-            for frontend, count in counters.connections(family, self._dump(family, counters.CONNECTIONS)):
-                found.setdefault(frontend, [0] * 5)[0] = count
+            for frontend, first in counters.connections(family, self._dump(family, counters.CONNECTIONS)):
+                found.setdefault(frontend, [0] * 6)[:2] = first
             for frontend, direction, counter in counters.traffic(family, self._dump(family, counters.TRAFFIC)):
-                at = 1 if direction == counters.ORIGINAL else 3
-                found.setdefault(frontend, [0] * 5)[at : at + 2] = counter
+                at = 2 if direction == counters.ORIGINAL else 4
+                found.setdefault(frontend, [0] * 6)[at : at + 2] = counter
         return {frontend: tuple(counts) for frontend, counts in found.items()}
 
     def forget(self, frontends: Iterable[Frontend]) -> None:

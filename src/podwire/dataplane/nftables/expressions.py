@@ -7,7 +7,7 @@ linux/netfilter/nf_tables.h.
 from typing import NamedTuple
 
 from podwire.dataplane.messages import attr, nest, text
-from podwire.dataplane.nftables.wire import expression, u32
+from podwire.dataplane.nftables.wire import GOTO, expression, u32, verdict
 from podwire.model.addresses import Family
 
 _META_L4PROTO = 16
@@ -71,3 +71,7 @@ def member(name: str, register: int) -> bytes:
 def dnat(family: Family, address: int, port: int) -> bytes:
     kind = (u32(1, 1), u32(2, family.number))
     return expression("nat", *kind, u32(3, address), u32(4, address), u32(5, port), u32(6, port), u32(7, 3))
+
+
+def goto(chain: str) -> bytes:
+    return expression("immediate", u32(1, 0), nest(2, verdict(GOTO, chain)))

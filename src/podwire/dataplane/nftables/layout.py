@@ -5,8 +5,8 @@ shape that nft lists rightly and, where it can, loads again: other tools on the 
 empty table, in one transaction: into a filled one nft 1.0.6 adds no rule that names `eps`. Whatever a commit may delete
 and add again in one go is looked up twice: see LOOKS.
 
-    guard,     whoever may not use a restricted frontend is dropped, and what a pod sends in another's name: the
-    guardout   kernel's own check is IPv4's only, and a setting of all interfaces loosens it
+    guard,     the only chains that see each packet, so they first let go what needs no more than to be counted. Of the
+    guardout   rest, whoever may not use a restricted frontend is dropped, and what a pod sends in another's name
     pre, out   a frontend's verdict in `svc` sends the packet to the chain of its capacity class; one that has another
                list for clients in the cluster has that in `svc_internal`
     c1 … c8192 draw a slot of `eps` and rewrite the destination; an empty slot breaks the rule, the next draws again;
@@ -16,12 +16,13 @@ and add again in one go is looked up twice: see LOOKS.
     affine60   asks who is remembered for 60 seconds (map `affinity60`) with a backend that is still among those in
                `serving`, and sends the others to the class in `drawn`; affinein60 does it for the cluster's list, with
                `serving_internal`. These come and go with the Services: see affinity.py
-    in         counts a connection (`served`), and remembers who connects, by the chain learn60 that `remembered`
-               names; so does post
-    entry,     count each packet of a Service's connection (`traffic`), by frontend and direction; the elements come
-    local      with the first packet (`traffic_add`, `served_add`), if it is a Service's (`traffic_new`, `served_new`)
-    entry,     whatever still goes to a refused frontend or to an address that is only a Service's is refused at once,
-    local      and what comes from elsewhere to an external IP; what goes to a dropped one vanishes
+    pre, out   first packets that were not translated end in `refuse`: what goes to a refused frontend or to an address
+               that is only a Service's is refused at once, and in pre what comes from elsewhere to an external IP;
+               what goes to a dropped one vanishes
+    in         counts a connection with its first packet (`served`), and remembers who connects, by the chain learn60
+               that `remembered` names; so does post
+    known      counts each further packet of a Service's connection (`traffic`), by frontend and direction; the
+               elements come with the first (`traffic_add`, `served_add`), if it is a Service's (`traffic_new`, …)
     stray      a segment that connection tracking can't place goes untranslated, to somebody who knows no such
                connection and would reset the one that lives: from and to pods, Services and the node it is dropped
     post       a pod that reaches itself through a Service must see another source; so must whoever is outside of the
@@ -64,8 +65,6 @@ _HOOKS = {
     "out": "nat hook output priority -100",
     "in": "nat hook input priority 100",
     "post": "nat hook postrouting priority 100",
-    "entry": "filter hook prerouting priority -5",
-    "local": "filter hook output priority -5",
 }
 
 
@@ -149,9 +148,8 @@ def _counters(where: str, kind: str) -> list[str]:
 
 def _counting(ip: str, original: str) -> dict[str, list[str]]:
     """What is counted is looked up; only what is not there yet asks whether it is a Service's at all, since others
-    rewrite destinations too. A packet of a connection that is known needs no other rule of its chain: that pays."""
+    rewrite destinations too. The first packet of a connection is counted by `connections` alone."""
     packet = f"{original} . ct direction"
-    known = [f"meta l4proto {p} {packet} @traffic ct state established accept" for p in PROTOCOLS]
     made = [f"meta l4proto {p} {original} @connections" for p in PROTOCOLS]
     new = [f"meta l4proto {p} {original} != @connections jump served_new" for p in PROTOCOLS]
 
@@ -159,32 +157,54 @@ def _counting(ip: str, original: str) -> dict[str, list[str]]:
         external = [f"meta l4proto {p} {original} @external goto {chain}" for p in PROTOCOLS]
         return [f"ct original {ip} daddr @service_ranges goto {chain}", *external]
 
-    both = f"add @connections {{ {original} }} add @traffic {{ {packet} }}"
     return {
-        "traffic": [*known, "ct state established goto traffic_new"],
+        "traffic": [*(f"meta l4proto {p} {packet} @traffic accept" for p in PROTOCOLS), "goto traffic_new"],
         "traffic_new": guarded("traffic_add"),
         "traffic_add": [f"meta l4proto {p} add @traffic {{ {packet} }}" for p in PROTOCOLS],
         "served": [*made, *new, *(f"meta l4proto {p} {original} vmap @remembered" for p in PROTOCOLS)],
         "served_new": guarded("served_add"),
-        "served_add": [f"meta l4proto {p} {both}" for p in PROTOCOLS],
+        "served_add": [f"meta l4proto {p} add @connections {{ {original} }}" for p in PROTOCOLS],
     }
 
 
-def _spoofed(ip: str) -> list[str]:
-    """From a pod's link only what its own routes lead back there; of IPv6 also what never leaves the link."""
+def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
+    """A packet of a connection that is known pays for one hook, and for no more rules than it has to: that is felt."""
+    # From a pod's link only what its own routes lead back there; of IPv6 also what never leaves the link. In
+    # connections that are known IPv4 leaves that to the kernel's own check, the link's rp_filter.
     own = "ip6 saddr != fe80::/10 ip6 saddr != :: " if ip == "ip6" else ""
-    return [f'iifname "pw*" {own}fib saddr . iif oif missing drop']
+    spoofed = [f'iifname "pw*" {own}fib saddr . iif oif missing drop']
+    # First packets only: a source that may no longer come keeps the connections that it has, as with kube-proxy.
+    restricted = f"ct state new {frontend} @restricted {frontend} . {ip} saddr != @allowed drop"
+    # A reset or a SYN out of order harms nobody; a SYN's answer may be all that a node on one of two ways sees.
+    stray = "ct state invalid tcp flags ! syn,rst"
+    count = 'iif != "lo" ct status dnat jump traffic'  # what goes through lo was counted on its way out
+    return {
+        "guard": ["ct state established goto known", f"{stray} goto stray", *spoofed, restricted, count],
+        "known": [*(spoofed if ip == "ip6" else []), count],
+        "guardout": [
+            "ct state established ct status dnat goto traffic",
+            f"{stray} {ip} daddr @service_ranges drop",
+            restricted,
+            "ct status dnat jump traffic",
+        ],
+        "stray": [
+            'iifname "pw*" drop',
+            f"{ip} daddr . {ip} daddr @pods drop",
+            f"{ip} daddr @service_ranges drop",
+            f"{ip} daddr @external_ips drop",
+            'iifname != "lo" fib daddr type local drop',
+        ],
+    }
 
 
 def _rules(ip: str) -> dict[str, list[str]]:
     frontend = f"{ip} daddr . meta l4proto . th dport"
-    # First packets only: a source that may no longer come keeps the connections that it has, as with kube-proxy.
-    guard = [f"ct state new {frontend} @restricted {frontend} . {ip} saddr != @allowed drop"]
-    rules = {
-        "guard": [*_spoofed(ip), *guard],
-        "guardout": guard,
-        "pre": [f"{ip} saddr @cluster {frontend} vmap @svc_internal"] * LOOKS + [f"{frontend} vmap @svc"] * LOOKS,
-        "out": [f"{frontend} vmap @svc_internal"] * LOOKS + [f"{frontend} vmap @svc"] * LOOKS,
+    rules = _guarding(ip, frontend) | {
+        "pre": [f"{ip} saddr @cluster {frontend} vmap @svc_internal"] * LOOKS
+        + [f"{frontend} vmap @svc"] * LOOKS
+        + ["jump refuse", *_elsewhere(ip)],
+        "out": [f"{frontend} vmap @svc_internal"] * LOOKS + [f"{frontend} vmap @svc"] * LOOKS + ["goto refuse"],
+        "refuse": _refusing(ip, frontend),
     }
     original = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
     # `pods` holds each local pod's address twice, so that one set answers both "is it local?" and "is it itself?".
@@ -205,7 +225,6 @@ def _rules(ip: str) -> dict[str, list[str]]:
         "fib daddr type local return",
         "masquerade",
     ]
-    rules |= _refusing(ip, frontend)
     for size in CLASSES:
         draws = [size] * (DRAWS if size > 2 else LOOKS) + sorted({1, size // 2} - {0, size}, reverse=True)
         # One rule for each protocol: with a set of them nft lists a rule that it can't load again.
@@ -215,38 +234,24 @@ def _rules(ip: str) -> dict[str, list[str]]:
                 for protocol in PROTOCOLS
                 for k in draws
             ]
+            rules[f"{letter}{size}"].append("goto refuse")
     return rules
 
 
-def _refusing(ip: str, frontend: str) -> dict[str, list[str]]:
-    """What goes to an address of a Service's and was not translated: as it leaves this node, and as it comes in."""
+def _refusing(ip: str, frontend: str) -> list[str]:
+    """What goes to an address of a Service's and was not translated. NAT's chains see first packets only."""
     # TCP by reset: an ICMP answer to a socket that is just sending is lost.
-    refusals = [
-        f"ct state new {frontend} @dropped drop",
-        f"ct state new meta l4proto tcp {frontend} @refused reject with tcp reset",
-        f"ct state new {frontend} @refused reject",
+    return [
+        f"{frontend} @dropped drop",
+        f"meta l4proto tcp {frontend} @refused reject with tcp reset",
+        f"{frontend} @refused reject",
         f"meta l4proto tcp {ip} daddr @service_ranges reject with tcp reset",
         f"{ip} daddr @service_ranges reject",
     ]
-    # A reset or a SYN out of order harms nobody; a SYN's answer may be all that a node on one of two ways sees.
-    stray = "ct state invalid tcp flags ! syn,rst"
-    # What comes in from elsewhere to an external IP was led here by the network, and would be led here again. Where it
-    # is a node's own, the node may answer.
-    elsewhere = f'iifname != "pw*" {ip} daddr @external_ips fib daddr type != local'
-    return {
-        "local": ["ct status dnat jump traffic", f"{stray} {ip} daddr @service_ranges drop", *refusals],
-        "stray": [
-            'iifname "pw*" drop',
-            f"{ip} daddr . {ip} daddr @pods drop",
-            f"{ip} daddr @service_ranges drop",
-            f"{ip} daddr @external_ips drop",
-            'iifname != "lo" fib daddr type local drop',
-        ],
-        "entry": [
-            'iifname != "lo" ct status dnat jump traffic',  # what goes through lo was counted on its way out
-            f"{stray} goto stray",
-            *refusals,
-            f"meta l4proto tcp {elsewhere} reject with tcp reset",
-            f"{elsewhere} reject",
-        ],
-    }
+
+
+def _elsewhere(ip: str) -> list[str]:
+    """What comes in from elsewhere to an external IP was led here by the network, and would be led here again. Where it
+    is a node's own, the node may answer."""
+    came = f'iifname != "pw*" {ip} daddr @external_ips fib daddr type != local'
+    return [f"meta l4proto tcp {came} reject with tcp reset", f"{came} reject"]
