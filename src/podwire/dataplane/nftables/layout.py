@@ -179,7 +179,15 @@ def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
     stray = "ct state invalid tcp flags ! syn,rst"
     count = 'iif != "lo" ct status dnat jump traffic'  # what goes through lo was counted on its way out
     return {
-        "guard": ["ct state established goto known", f"{stray} goto stray", *spoofed, restricted, count],
+        "guard": [
+            "ct state established goto known",
+            f"{stray} goto stray",
+            *spoofed,
+            restricted,
+            count,
+            # A pod's packet that the network led back is no first one, so that NAT's chains don't see it.
+            *(f"ct status confirmed ct status ! dnat {rule}" for rule in _elsewhere(ip)),
+        ],
         "known": [*(spoofed if ip == "ip6" else []), count],
         "guardout": [
             "ct state established ct status dnat goto traffic",
