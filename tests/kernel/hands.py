@@ -17,9 +17,9 @@ _ALL_PROTOCOLS, _OUTGOING, _ACK = 3, 4, b"\x10"
 ALL_NODES = socket.inet_pton(socket.AF_INET6, "ff02::1")
 
 
-def links_gone(rig: Rig, pod: str, sandbox: str | None = None) -> None:
+def links_gone(rig: Rig, pod: str, sandbox: str | None = None, interface: str = "eth0") -> None:
     """Waits until the kernel has removed the link of a pod whose namespace was deleted: it does so in its own time."""
-    name = interface_name(AttachmentKey(sandbox or f"sandbox-{pod}", "eth0"))
+    name = interface_name(AttachmentKey(sandbox or f"sandbox-{pod}", interface))
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, netlink.ROUTE) as told:
         told.bind((0, RTMGRP_LINK))
         while name in sh("ip", "-o", "link"):

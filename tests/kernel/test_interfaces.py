@@ -90,6 +90,24 @@ async def test_interfaces_of_one_pod_keep_apart(rig: Rig, order: tuple[str, ...]
     assert await rig.drift() == []
 
 
+@pytest.mark.parametrize("first", ["eth0", "net1"])
+async def test_of_a_dead_pod_each_interface_goes_by_its_own_del(rig: Rig, first: str) -> None:
+    """Whatever the other one should have in the namespace then."""
+    await rig.start_with_pods("web", objects=OBJECTS)
+    clean, pod = dump(), rig.space("p")
+    for interface in ("eth0", "net1"):
+        assert (await attach(rig, pod, "s", interface)).error is None
+    sh("ip", "netns", "del", pod.name)
+    for interface in (first, "net1" if first == "eth0" else "eth0"):
+        links_gone(rig, "p", "s", interface)
+    for interface in (first, "net1" if first == "eth0" else "eth0"):
+        gone = await rig.running.controller.submit(DeletePod(AttachmentKey("s", interface)))
+        assert gone.error_without("store") is None
+    rig.running.linux.collect()
+    assert dump() == clean
+    assert await rig.drift() == []
+
+
 async def test_what_a_hand_takes_from_a_second_interface_comes_back(rig: Rig) -> None:
     await rig.start_with_pods("web", objects=OBJECTS)
     pod = rig.space("p")

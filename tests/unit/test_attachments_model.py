@@ -26,7 +26,7 @@ from podwire.cni.cni_pb2 import CniReply, CniRequest
 from podwire.cni.errors import CniError, ErrorCode
 from podwire.config import Config
 from podwire.controller.difference import Outcome, Scope
-from podwire.controller.events import Resync, ResyncReason, Shutdown
+from podwire.controller.events import Resync, ResyncReason, SandboxGone, Shutdown
 from podwire.controller.loop import Controller
 from podwire.model.addresses import show_address
 from podwire.model.network import Link, LinkKey, Route, RouteKey, Space
@@ -153,6 +153,7 @@ class Node(RuleBasedStateMachine):
         restored = restoring.restored(self.config, self.store, self.kernel, boot)  # type: ignore[arg-type]
         await self.controller.submit(restored)
         await self.controller.submit(Resync(ResyncReason.STARTUP, {world.NODE: world.NODES[0]}))
+        await self._caught_up()
         self.cni = cni_server.Cni(self.controller, self.config.spool, asyncio.Lock(), [])
 
     def stop(self) -> None:
@@ -168,7 +169,13 @@ class Node(RuleBasedStateMachine):
 
     async def _answered(self, body: bytes) -> CniReply:
         async with asyncio.timeout(60):  # against hanging, never a measure
-            return await cni_server.answer(self.cni, body)
+            reply = await cni_server.answer(self.cni, body)
+            await self._caught_up()
+            return reply
+
+    async def _caught_up(self) -> None:
+        """What follows an event has ended: it goes before whatever else comes."""
+        await self.controller.submit(SandboxGone(frozenset()))
 
     @property
     def attached(self) -> dict[AttachmentKey, tuple[str, ...]]:
@@ -202,6 +209,8 @@ class Node(RuleBasedStateMachine):
     @rule(key=keys)
     def add(self, key: AttachmentKey) -> None:
         if path_of(key) not in self.kernel.spaces:
+            for other in [it for it in self.given if it.sandbox == key.sandbox and it != key]:
+                self.delete(other)  # as runtimes do before they make a namespace anew
             self.kernel.make(path_of(key))
         before = self.attached
         self.replayed()

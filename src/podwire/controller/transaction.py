@@ -94,13 +94,20 @@ class Result(Value, frozen=True):
         return isinstance(self.event, Disturbed) and self.error is None and not changed
 
     def error_without(self, driver: str) -> str | None:
-        """What would have gone wrong without this driver's errors."""
+        """The first of `errors_without`."""
         return next(iter(self.errors_without(driver)), None)
 
     def errors_without(self, driver: str) -> list[str]:
+        """What went wrong beside this driver's errors, and beside what is gone for ever: another interface in the same
+        namespace may be, too."""
         if not self.steps:
             return [] if self.error is None else [self.error]
-        return [text for step in self.steps if step.driver != driver for text in step.errors()]
+        found: list[str] = []
+        for step in self.steps:
+            if step.driver != driver:
+                found += [step.error] if step.error is not None else []
+                found += [it.error for it in step.outcomes.values() if it.error is not None and not it.gone]
+        return found
 
     def unsettled(self) -> frozenset[str]:
         """The drivers that failed in something, or want to be read again; but not for what is gone for ever, or has no
