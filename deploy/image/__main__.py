@@ -99,6 +99,7 @@ def _base() -> Path:
 def _install_podwire(base: Path, upper: Path) -> None:
     """As a wheel, so that the image holds what an installation holds."""
     wheels, tree = upper / "wheels", upper / HOME
+    _run("the native CNI plugin", [str(ROOT / "scripts/shim")])
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
     _run("hatchling", command)
     _pip(upper / SITE, str(next(wheels.glob("*.whl"))))
@@ -106,9 +107,10 @@ def _install_podwire(base: Path, upper: Path) -> None:
     (tree / "bin").mkdir()
     (tree / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
     (tree / "bin/python").symlink_to(f"/usr/bin/python{PYTHON}")
-    start = tree / "bin/podwire"
-    start.write_text(f"#!/{HOME}/bin/python\nfrom podwire.cli.main import main\n\nmain()\n")
-    start.chmod(0o755)
+    for command, place in (("podwire", "main"), ("podwire-cni", "plugin")):
+        start = tree / "bin" / command
+        start.write_text(f"#!/{HOME}/bin/python\nfrom podwire.cli.{place} import main\n\nmain()\n")
+        start.chmod(0o755)
     shutil.copyfile(Path(__file__).with_name("probe.py"), tree / "bin/probe")
     (tree / "bin/probe").chmod(0o755)
     # Compiled by the image's own Python: the upper tree is laid where that one sees it.

@@ -20,6 +20,7 @@ from podwire.cni.install import install
 from podwire.controller.mending import DELAYS
 from tests.kernel.process import AgentProcess, agent_process
 from tests.kernel.rig import MakeSpace, Space, ask, respond, sh
+from tests.unit.shims import KINDS, NATIVE, native
 
 MODULE = "github.com/containernetworking/cni/cnitool@v1.3.0"
 OLDER = "github.com/containernetworking/cni/cnitool@v1.1.2"
@@ -62,9 +63,9 @@ def built(module: str) -> Path:
 class Runtime:
     """cnitool with one network, as a node's runtime would have it."""
 
-    def __init__(self, tool: Path, directory: Path, agent: AgentProcess) -> None:
+    def __init__(self, tool: Path, directory: Path, agent: AgentProcess, native: Path | None) -> None:
         self.tool, self.directory, self.agent = tool, directory, agent
-        self.plugin = install(directory / "bin", agent.socket, agent.spool, agent.ready, sys.executable)
+        self.plugin = install(directory / "bin", agent.socket, agent.spool, agent.ready, sys.executable, native)
         (directory / "net.d").mkdir()
         self.configure(cniVersion="1.0.0")
 
@@ -101,11 +102,11 @@ class Runtime:
         return done.stdout + done.stderr
 
 
-@pytest.fixture
-def runtime(cnitool: Path, node: Space, tmp_path: Path) -> Iterator[Runtime]:
+@pytest.fixture(params=KINDS)
+def runtime(cnitool: Path, node: Space, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Runtime]:
     """With an agent in the node's namespace."""
     with agent_process(tmp_path) as agent:
-        yield Runtime(cnitool, tmp_path, agent)
+        yield Runtime(cnitool, tmp_path, agent, native() if request.param == NATIVE else None)
     for left in RESULTS.glob(f"{NETWORK}-*"):
         left.unlink()
 

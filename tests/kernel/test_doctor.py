@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from podwire.cni.install import configure, install
+from podwire.cni.install import configure, install, native_plugin
 from podwire.config import read_config
 from podwire.dataplane import netlink
 from podwire.dataplane.messages import CREATE, EXCL, Message, nest, text, u32
@@ -76,7 +76,8 @@ def agent(place: Place) -> Iterator[AgentProcess]:
     """At work on that node, its plugin installed."""
     with agent_process(place.root) as running:
         place.config = running.config
-        install(place.bin, running.socket, running.spool, read_config(running.config).ready_mark)
+        ready = read_config(running.config).ready_mark
+        install(place.bin, running.socket, running.spool, ready, native=native_plugin())
         configure(place.conf)
         yield running
 
@@ -422,7 +423,7 @@ def test_a_configuration_before_ours_is_named_and_its_command_moves_it(
     kubernetes: Kubernetes, text: str, seen: str
 ) -> None:
     state = kubernetes.root / "state"
-    install(kubernetes.bin, state / "cni.sock", state / "spool", state / "ready")
+    install(kubernetes.bin, state / "cni.sock", state / "spool", state / "ready", native=native_plugin())
     configure(kubernetes.conf)
     (kubernetes.conf / "05-other.conflist").write_text(text)
     it = kubernetes.named("cni-configuration", WRONG)

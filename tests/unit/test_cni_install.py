@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from podwire.cni.install import install
+from podwire.cni.install import Foreign, install
 
 
 def version(plugin: Path) -> Any:
@@ -40,7 +40,8 @@ def test_an_installed_plugin_runs(tmp_path: Path, interpreter: dict[str, str]) -
 
 def test_a_newer_one_takes_the_place_of_an_older(tmp_path: Path) -> None:
     plugin = install(tmp_path, Path("/old.sock"), Path("/old"), Path("/old/ready"))
-    (tmp_path / "podwire.py").write_text("raise SystemExit(3)\n")
+    with (tmp_path / "podwire.py").open("a") as older:
+        older.write("raise SystemExit(3)\n")
     install(tmp_path, Path("/new.sock"), Path("/new"), Path("/new/ready"))
     assert version(plugin)["cniVersion"] == "1.0.0"
     assert files(tmp_path) == INSTALLED
@@ -58,6 +59,6 @@ def test_a_link_leads_to_it(tmp_path: Path, target: str) -> None:
 
 def test_nothing_is_left_of_an_install_that_fails(tmp_path: Path) -> None:
     (tmp_path / "podwire.conf").mkdir()
-    with pytest.raises(OSError, match=r"podwire\.conf"):
+    with pytest.raises(Foreign, match=r"podwire\.conf: this is no file"):
         install(tmp_path, Path("/s/cni.sock"), Path("/s/spool"), Path("/s/ready"))
-    assert files(tmp_path) == {"podwire.py": 0o644}
+    assert files(tmp_path) == {}

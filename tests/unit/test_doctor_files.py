@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.cni.install import configure, install
-from podwire.doctor.facts import Chain, Conflist, Plugin
+from podwire.doctor.facts import NATIVE, Chain, Conflist, Plugin
 from podwire.doctor.findings import Unseen
 from podwire.doctor.judge.firewall import fate
 from podwire.doctor.read import plugin
@@ -16,6 +16,7 @@ from podwire.doctor.read.others import keeps_foreign_routes
 from podwire.doctor.read.settings import assignments, boot
 from podwire.model.addresses import parse_prefix
 from tests.unit.doctor_facts import chain
+from tests.unit.shims import KINDS, native
 
 # --- sysctl.d ----------------------------------------------------------------------------------
 
@@ -94,15 +95,38 @@ def look(root: Path, container: bool = False) -> tuple[Plugin | Unseen, tuple[Co
     return found.plugin, found.conflists
 
 
-def test_an_installation_is_seen_whole(tmp_path: Path) -> None:
-    install(tmp_path / "bin", tmp_path / "state/cni.sock", tmp_path / "state/spool", tmp_path / "state/ready")
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_installation_is_seen_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    built = native() if kind == NATIVE else None
+    monkeypatch.setattr(plugin, "native_plugin", lambda: built)
+    paths = (tmp_path / "state/cni.sock", tmp_path / "state/spool", tmp_path / "state/ready")
+    install(tmp_path / "bin", *paths, native=built)
     configure(tmp_path / "net.d")
     files, conflists = look(tmp_path)
     assert isinstance(files, Plugin)
     assert (files.there, files.executable, files.missing, files.same, files.error) == (True, True, (), True, "")
-    assert files.interpreter.endswith("/python3")
+    assert files.interpreter == NATIVE if built else files.interpreter.endswith("/python3")
     assert files.socket == str(tmp_path / "state/cni.sock")
     assert conflists == (Conflist("10-podwire.conflist", ("podwire",)),)
+
+
+@pytest.mark.parametrize(
+    ("installed", "here", "same"),
+    [
+        (True, False, True),
+        (False, True, False),
+        (True, True, True),
+    ],
+    ids=["native, and we have none", "in Python, and we have a native one", "the same native one"],
+)
+def test_whether_it_is_of_this_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool, here: bool, same: bool
+) -> None:
+    monkeypatch.setattr(plugin, "native_plugin", lambda: native() if here else None)
+    install(tmp_path / "bin", tmp_path / "s", tmp_path / "p", tmp_path / "r", native=native() if installed else None)
+    files, _ = look(tmp_path)
+    assert isinstance(files, Plugin)
+    assert files.same == same
 
 
 def test_what_an_installation_has_lost_is_named(tmp_path: Path) -> None:

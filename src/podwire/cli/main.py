@@ -48,7 +48,6 @@ app.command(
     name="doctor",
     help="What is right on this node, what is wrong and what to do; exit code 1 where something is wrong.",
 )
-app.command("podwire.cli.plugin:install", name="install-plugin", help="Put the CNI plugin on this node.")
 app.command("podwire.cli.uninstall:uninstall", name="uninstall", help="Take off this node what Podwire has put there.")
 app.command(
     "podwire.lab.commands:app", name="lab", help="A cluster of network namespaces on this machine, from manifests."
@@ -77,12 +76,16 @@ def agent(*, config: Path) -> None:
 
 
 def main() -> None:
+    run(app)
+
+
+def run(app: App) -> None:
     try:
         app(exit_on_error=False)
     except CycloptsError:  # it has said what is wrong
         sys.exit(WRONG_USAGE)
     except Failed as failed:
-        print(f"podwire: {printable(str(failed))}", file=sys.stderr)
+        print(f"{app.name[0]}: {printable(str(failed))}", file=sys.stderr)
         sys.exit(failed.code)
     except BrokenPipeError:  # whoever read our output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

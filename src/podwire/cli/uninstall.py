@@ -10,7 +10,7 @@ from pathlib import Path
 
 from podwire.cli.client import REFUSED, Failed
 from podwire.cli.target import read
-from podwire.cni.install import CONFLIST, PLUGIN
+from podwire.cni.install import take
 from podwire.config import Config
 from podwire.controller.difference import Scope, difference
 from podwire.dataplane.linux.driver import Linux
@@ -83,18 +83,14 @@ def _network(with_pods: bool) -> None:
 
 
 def _files(config: Config, bin_dir: Path, conf_dir: Path) -> None:
-    for path in (*_plugin(bin_dir, conf_dir), *_state(config)):
+    for line in take(bin_dir, conf_dir):
+        print(line)
+    for path in _state(config):
         if path.exists() or path.is_symlink():
             path.unlink()
             print(f"{path}: removed")
     if config.spool.is_dir() and not any(config.spool.iterdir()):
         config.spool.rmdir()
-
-
-def _plugin(bin_dir: Path, conf_dir: Path) -> Iterator[Path]:
-    """The configuration first: a runtime that finds it without its plugin could start no pod."""
-    yield conf_dir / CONFLIST
-    yield from (bin_dir / f"{PLUGIN}{end}" for end in ("", ".py", ".conf"))
 
 
 def _state(config: Config) -> Iterator[Path]:

@@ -89,8 +89,8 @@ CHECKS = (
     Check(
         "The kernel",
         "python",
-        "A Python 3.11 or later in the node's /usr/bin.",
-        "the container runtime executes the CNI plugin with it",
+        "A Python 3.11 or later in the node's /usr/bin, where this installation has no native CNI plugin.",
+        "the container runtime executes the other plugin with it",
         kernel.python,
     ),
     # --- settings --------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class Trial(Struct, frozen=True):
 
 class Kernel(Struct, frozen=True):
     """`capabilities`: of those that an agent needs, the ones this process lacks. `libnftables`: why it can't be loaded.
-    `python`: the node's own for the CNI plugin."""
+    `python`: the node's own for the CNI plugin, or NATIVE where that needs none."""
 
     release: str
     capabilities: tuple[str, ...]
@@ -234,10 +234,14 @@ class Cluster(Struct, frozen=True):
 # --- CNI ---------------------------------------------------------------------------------------
 
 
+NATIVE = "native"
+"""In the place of an interpreter."""
+
+
 class Plugin(Struct, frozen=True):
-    """The executable. `interpreter`: of its first line, "" where there is none to be found. `parts`: files beside it
-    that are missing. `same`: as this version would install it. `socket`, `spool`: its settings; `error`: why they
-    can't be read."""
+    """The executable. `interpreter`: of its first line, "" where there is none to be found, NATIVE where it needs none.
+    `missing`: files that should be beside it. `same`: as this version would install it. `socket`, `spool`: its
+    settings; `error`: why they can't be read."""
 
     there: bool
     executable: bool = False

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from podwire.cni.install import install
+from podwire.cni.install import install, native_plugin
 from podwire.lab.layout import Lab, NodePaths
 from podwire.lab.process import ProgramError, last_words, record
 from podwire.lab.topology import MTU, SERVICE_RANGES, station_space
@@ -26,7 +26,7 @@ PATIENCE = 60.0
 def prepare(lab: Lab, node: str) -> NodePaths:
     """The node's files: its plugin, and the agent's configuration. Raises OSError."""
     paths = lab.node(node)
-    install(paths.bin, paths.cni_socket, paths.spool, paths.ready_mark, sys.executable)
+    install(paths.bin, paths.cni_socket, paths.spool, paths.ready_mark, sys.executable, native_plugin())
     ranges = [str(range_) for range_ in SERVICE_RANGES.values()]
     # JSON's strings, lists and numbers are TOML's too.
     settings = {

@@ -6,7 +6,7 @@ Invariants: what was tried counts more than a version number: distributions port
 import re
 from collections.abc import Iterator
 
-from podwire.doctor.facts import Facts, Trial
+from podwire.doctor.facts import NATIVE, Facts, Trial
 from podwire.doctor.findings import Judgement, Unseen, note, ok, unseen, warning, wrong
 from podwire.model.addresses import IPV4, IPV6
 
@@ -68,6 +68,8 @@ def python(facts: Facts) -> Iterator[Judgement]:
     found = facts.kernel.python
     if isinstance(found, Unseen):
         yield unseen(found)
+    elif found == NATIVE:
+        yield ok("none is needed: the CNI plugin is native")
     elif found:
         yield ok(found)
     else:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from posixpath import dirname
 
 from podwire.cni.install import CONFLIST, PLUGIN
-from podwire.doctor.facts import Agent, Conflist, Facts
+from podwire.doctor.facts import NATIVE, Agent, Conflist, Facts
 from podwire.doctor.findings import Judgement, Unseen, note, ok, unseen, warning, wrong
 
-_INSTALL = "podwire install-plugin --config {config}    # the DaemonSet's init container does it"
+_INSTALL = "podwire-cni install --config {config}    # the DaemonSet's init container does it"
 
 
 def executable(facts: Facts) -> Iterator[Judgement]:
@@ -29,7 +29,7 @@ def executable(facts: Facts) -> Iterator[Judgement]:
     elif not it.same:
         yield note(f"{path} is of another version than this command", _install(facts))
     else:
-        yield ok(f"{path}, with {it.interpreter}")
+        yield ok(f"{path}, native" if it.interpreter == NATIVE else f"{path}, in Python, with {it.interpreter}")
 
 
 def settings(facts: Facts) -> Iterator[Judgement]:

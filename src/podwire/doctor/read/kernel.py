@@ -8,14 +8,14 @@ import re
 from pathlib import Path
 from struct import pack
 
-from podwire.cni.install import NoPython, find_python
+from podwire.cni.install import NoPython, find_python, native_plugin
 from podwire.controller.difference import Change
 from podwire.dataplane import netlink
 from podwire.dataplane.linux import render as r
 from podwire.dataplane.messages import CREATE, EXCL, Message, attr, nest, text, u32
 from podwire.dataplane.nftables import libnftables
 from podwire.dataplane.nftables.layout import keyword, layout
-from podwire.doctor.facts import Kernel, Trial
+from podwire.doctor.facts import NATIVE, Kernel, Trial
 from podwire.doctor.findings import Unseen
 from podwire.model.addresses import FAMILIES, IPV6, Family, Prefix, parse_address
 from podwire.model.network import AddressKey, Link, LinkKey, NeighbourKey, Route, RouteKey
@@ -61,6 +61,8 @@ def _library_error() -> str:
 
 
 def _python(container: bool) -> str | Unseen:
+    if native_plugin() is not None:
+        return NATIVE
     if container:
         return Unseen("the node's /usr/bin is not seen from this container; the plugin's installation looks there")
     try:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from podwire.cni import shim
-from podwire.cni.install import PLUGIN
-from podwire.doctor.facts import Cni, Conflist, Plugin
+from podwire.cni.install import PLUGIN, native_plugin
+from podwire.doctor.facts import NATIVE, Cni, Conflist, Plugin
 from podwire.doctor.findings import Unseen
 
 SECONDS = 5.0
@@ -31,7 +31,8 @@ def _files(plugin: Path, container: bool) -> Plugin:
     loopback = os.path.exists(plugin.parent / "loopback")
     if not os.path.exists(plugin):
         return Plugin(False, loopback=loopback)
-    beside = [Path(f"{plugin}{suffix}") for suffix in (".py", ".conf")]
+    native = _begins(plugin, b"\x7fELF")
+    beside = [Path(f"{plugin}{suffix}") for suffix in ((".conf",) if native else (".py", ".conf"))]
     settings: dict[bytes, bytes] = {}
     error = ""
     try:
@@ -41,9 +42,9 @@ def _files(plugin: Path, container: bool) -> Plugin:
     return Plugin(
         True,
         os.access(plugin, os.X_OK),
-        _interpreter(plugin, container),
+        NATIVE if native else _interpreter(plugin, container),
         tuple(path.name for path in beside if not os.path.exists(path)),
-        _same(beside[0]),
+        _same(plugin if native else beside[0], native),
         os.fsdecode(settings.get(b"socket", b"")),
         os.fsdecode(settings.get(b"spool", b"")),
         error,
@@ -65,9 +66,21 @@ def _interpreter(plugin: Path, container: bool) -> str:
     return words[0] if container else shutil.which(words[0]) or ""
 
 
-def _same(shim_file: Path) -> bool:
+def _begins(path: Path, mark: bytes) -> bool:
     try:
-        return shim_file.read_bytes() == Path(shim.__file__).read_bytes()
+        with path.open("rb") as file:
+            return file.read(len(mark)) == mark
+    except OSError:
+        return False
+
+
+def _same(program: Path, native: bool) -> bool:
+    """Whether an installation would leave it as it is. A native one is right where we have none to put in its place."""
+    ours = native_plugin()
+    if native and ours is None:
+        return True
+    try:
+        return native == (ours is not None) and program.read_bytes() == (ours or Path(shim.__file__)).read_bytes()
     except OSError:
         return False
 
