@@ -18,7 +18,7 @@ from statistics import median
 from time import monotonic
 from typing import Any, NamedTuple
 
-from tests.bench import planes, wires
+from tests.bench import cni, planes, wires
 from tests.bench.figures import RESULT, Figure, figure, percentile, ratio, show, write
 
 GOALS = {
@@ -32,6 +32,11 @@ GOALS = {
     "clusterip_cps_growth": 0.97,
     "restart_kernel_writes_10000": 0.0,
     "restart_ready_s_10000": 1.5,
+    "cni_add_p50_ratio": 1.0,
+    "cni_add_p50_ratio_native": 0.3,
+    "cni_add_p99_ratio": 1.0,
+    "cni_adds_per_second_ratio_16": 2.0,
+    "cni_add_growth_200": 1.2,
 }
 OURS, THEIRS = planes.Podwire.name, planes.KubeProxy.name
 Sample = dict[str, Any]
@@ -48,10 +53,13 @@ class Plan(NamedTuple):
     packet_rounds: int
     packet_seconds: float
     clients: int
+    adds: int
+    pods: int
+    callers: int
 
 
-FULL = Plan((100, 1_000, 10_000), 3, {OURS: 300, THEIRS: 60}, 1_000, 10, 15, 0.7, 100_000)
-QUICK = Plan((20, 40), 1, {OURS: 20, THEIRS: 5}, 20, 10, 1, 0.2, 200)
+FULL = Plan((100, 1_000, 10_000), 3, {OURS: 300, THEIRS: 60}, 1_000, 10, 15, 0.7, 100_000, 60, 200, 16)
+QUICK = Plan((20, 40), 1, {OURS: 20, THEIRS: 5}, 20, 10, 1, 0.2, 200, 3, 10, 4)
 """To see that all of it works; the figures mean nothing."""
 
 
@@ -192,11 +200,41 @@ def affinity(bench: Bench) -> None:
             )
 
 
+def pods(bench: Bench) -> None:
+    """All of them together: they come from the same samples."""
+    if not bench.wanted("cni_add"):
+        return
+    if why := cni.missing():
+        bench.say(f"left out: cni_add*: {why}")
+        return
+    plan, samples = bench.plan, []
+    for number in range(plan.rounds):
+        bench.say(f"ADDs of pods beside bridge and host-local, round {number + 1} of {plan.rounds}")
+        samples.append(bench.sample("cni", plan.adds, plan.pods, plan.callers))
+    times = {name: [it[name] for it in samples] for name in (cni.PYTHON, cni.NATIVE, cni.REFERENCE, "few", "many")}
+    p50 = {name: list(map(median, its)) for name, its in times.items()}
+    p99 = {name: [percentile(its, 0.99) for its in of] for name, of in times.items()}
+    rates = {name: [it["rates"][name] for it in samples] for name in (cni.NATIVE, cni.REFERENCE)}
+    against, last = "bridge and host-local, IPv4 alone", f"after {plan.pods} other pods against before them"
+    parallel = f"cni_adds_per_second_ratio_{plan.callers}"
+    bench.add(
+        ratio("cni_add_p50_ratio", p50[cni.PYTHON], p50[cni.REFERENCE], against),
+        ratio("cni_add_p50_ratio_native", p50[cni.NATIVE], p50[cni.REFERENCE], against),
+        ratio("cni_add_p99_ratio", p99[cni.PYTHON], p99[cni.REFERENCE], against),
+        ratio("cni_add_p99_ratio_native", p99[cni.NATIVE], p99[cni.REFERENCE], against),
+        ratio(parallel, rates[cni.NATIVE], rates[cni.REFERENCE], against, better="higher"),
+        ratio(f"cni_add_growth_{plan.pods}", p50["many"], p50["few"], last),
+        figure("cni_add_p50_ms", p50[cni.PYTHON], "ms"),
+        figure("cni_add_native_p50_ms", p50[cni.NATIVE], "ms"),
+        figure("cni_add_reference_p50_ms", p50[cni.REFERENCE], "ms"),
+    )
+
+
 def _each(samples: list[Sample], name: str) -> list[float]:
     return [float(it[name]) for it in samples]
 
 
-PARTS: tuple[Callable[[Bench], None], ...] = (services, packets, affinity)
+PARTS: tuple[Callable[[Bench], None], ...] = (services, packets, affinity, pods)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import planes, wires
+from tests.bench import cni, planes, wires
 
 
 def test_each_part_measures_what_can_be_measured_here(tmp_path: Path) -> None:
@@ -24,6 +24,7 @@ def test_each_part_measures_what_can_be_measured_here(tmp_path: Path) -> None:
     missing = {"kube-proxy": bool(planes.missing()), "cc": bool(wires.missing())}
     assert ("clusterip_cps" in found) == (not missing["cc"]) == ("affinity_cleanup_s_200" in found)
     assert ("services_load_time_ratio_40" in found) == (not missing["kube-proxy"])
+    assert ("cni_add_p50_ratio_native" in found) == (not cni.missing())
     for what, is_missing in missing.items():
         assert (f"{what} is " in ran.stdout) == is_missing
 
