@@ -23,7 +23,7 @@ from typing import NamedTuple
 from podwire.cni.install import install
 from tests.bench.nodes import prepare
 from tests.cluster.parts import programs
-from tests.kernel.process import AgentProcess
+from tests.kernel.process import MANIFEST, AgentProcess
 from tests.kernel.rig import MakeSpace, Space, entered, spaces
 
 PYTHON, NATIVE, REFERENCE = "python", "native", "reference"
@@ -79,7 +79,9 @@ def measure(adds: int, many: int, callers: int) -> dict[str, object]:
         home = Path(place)
         node = make("node")
         prepare(node)
-        agent = AgentProcess(home)
+        (home / "manifests").mkdir()
+        (home / "manifests" / "node.yaml").write_text(MANIFEST.replace("10.1.1.0/24", "10.1.0.0/22"))
+        agent = AgentProcess(home, manifests=home / "manifests")
         plugins = _ours(home, agent, node) | {REFERENCE: _reference(home, make)}
         with entered(node):
             agent.start()
@@ -107,7 +109,7 @@ def _reference(home: Path, make: MakeSpace) -> Plugin:
     node = make("reference")
     prepare(node)
     program = programs.path("bridge")
-    ranges = [[{"subnet": "10.2.0.0/23"}]]
+    ranges = [[{"subnet": "10.2.0.0/22"}]]
     ipam = {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}], "dataDir": str(home / "leases")}
     configuration = {"cniVersion": "1.0.0", "name": "reference", "type": "bridge", "bridge": "cni0", "isGateway": True}
     return Plugin(program, json.dumps({**configuration, "ipam": ipam}).encode(), node)
