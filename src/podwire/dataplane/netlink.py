@@ -34,6 +34,13 @@ _HEADER = Struct("=IHHII")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+class Interrupted(OSError):
+    """Others' changes interrupted a dump: something may be missing from what was told."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EAGAIN, "a dump was interrupted again and again by others' changes")
+
+
 class Socket:
     """A netlink socket of one protocol, in the namespace of the thread that makes it."""
 
@@ -76,7 +83,7 @@ class Socket:
             found = self._dump(kind, body, flags)
             if found is not None:
                 return found
-        raise OSError(errno.EAGAIN, "a dump was interrupted again and again by others' changes")
+        raise Interrupted
 
     def _dump(self, kind: int, body: bytes, flags: int) -> list[bytes] | None:
         asked = self._number(1)
@@ -104,19 +111,25 @@ class Socket:
 
     def stream(self, kind: int, body: bytes) -> Iterator[list[bytes]]:
         """The bodies of a long dump, a datagram's at a time; what changes meanwhile may be missing or told twice. To be
-        taken to its end. Raises OSError."""
+        taken to its end. Raises Interrupted at its end, where the kernel says that more may be missing; OSError."""
         asked = self._number(1)
         self._socket.sendto(_HEADER.pack(16 + len(body), kind, DUMP | REQUEST, asked, 0) + body, (0, 0))
+        whole = True
         while True:
             found: list[bytes] = []
-            for reply, _, number, content in _split(self._socket.recv(1 << 20)):
-                if number == asked and reply not in (DONE, ERROR):
+            for reply, its_flags, number, content in _split(self._socket.recv(1 << 20)):
+                if number != asked:
+                    continue
+                whole = whole and not its_flags & DUMP_INTERRUPTED
+                if reply not in (DONE, ERROR):
                     found.append(content)
-                elif number == asked:
-                    if code := _error(content) if len(content) >= 4 else 0:
-                        raise OSError(code, os.strerror(code))
-                    yield found
-                    return
+                    continue
+                if code := _error(content) if len(content) >= 4 else 0:
+                    raise OSError(code, os.strerror(code))
+                yield found
+                if not whole:
+                    raise Interrupted
+                return
             yield found
 
     def namespace(self) -> int:

@@ -13,6 +13,7 @@ from podwire.dataplane.conntrack import messages as m
 from podwire.model.network import Frontend
 
 _NO_FILTER = (errno.EINVAL, errno.EOPNOTSUPP)
+_ATTEMPTS = 5
 
 
 class Conntrack:
@@ -40,6 +41,7 @@ class Conntrack:
 
     def delete(self, entries: Sequence[m.Entry]) -> tuple[list[m.Entry], OSError | None]:
         """Those that were deleted, and why one could not be."""
+        entries = list({m.deletion(entry): entry for entry in entries}.values())
         errors = self._deleting.send([m.deletion(entry) for entry in entries])
         done = [entry for at, entry in enumerate(entries) if at not in errors]
         self.writes += len(done)
@@ -53,6 +55,15 @@ class Conntrack:
     def _entries(
         self, query: m.Query, body: bytes, to: frozenset[bytes] | None, ended: Callable[[], bool]
     ) -> Iterator[m.Entry]:
-        for bodies in self._reading.stream(m.GET, body):
-            if not ended():
-                yield from m.entries(query.family, bodies, to)
+        """Those of a dump that was interrupted, and of the next ones, until one was not: what is told twice is deleted
+        once, what nobody was told of would go on to where nobody answers."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                for bodies in self._reading.stream(m.GET, body):
+                    if not ended():
+                        yield from m.entries(query.family, bodies, to)
+            except netlink.Interrupted:
+                if attempt == _ATTEMPTS - 1 and not ended():
+                    raise
+            else:
+                return

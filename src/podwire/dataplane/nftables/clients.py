@@ -55,6 +55,8 @@ class Clients:
                     flow = reading.remembered_flow(family, element)
                     if flow is not None and element.key is not None:
                         yield Client(flow, family, seconds, element.key)
+        except netlink.Interrupted:
+            pass  # one that was missed is remembered for nothing, and found by the next look
         except OSError as error:
             if error.errno != errno.ENOENT:  # the last Service of that affinity has gone meanwhile
                 raise

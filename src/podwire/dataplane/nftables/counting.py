@@ -67,6 +67,8 @@ class Counting:
         try:
             for bodies in self._reading.stream(w.GETELEM, w.table(family) + text(2, name)):
                 yield from bodies
+        except netlink.Interrupted:
+            pass  # what was missed keeps the count that it had
         except OSError as error:
             if error.errno != errno.ENOENT:  # the table is away, by somebody's hand
                 raise

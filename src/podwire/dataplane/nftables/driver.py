@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.dataplane import netlink
-from podwire.dataplane.messages import Message, attrs, text
+from podwire.dataplane.messages import Message, text
 from podwire.dataplane.nftables import affinity, libnftables, reading, rules, slots
 from podwire.dataplane.nftables import render as r
 from podwire.dataplane.nftables import wire as w
 from podwire.dataplane.nftables.layout import SEAL, TABLE, holders, keyword, layout, renew
+from podwire.dataplane.nftables.steady import generation, steady
 from podwire.dataplane.nftables.watch import Watch
 from podwire.model.addresses import FAMILIES, Family
 from podwire.model.network import AffinityKey, Frontend, HoldersKey, RestrictedKey, RulesKey, Slots
@@ -164,8 +165,8 @@ class NFTables:
         return found
 
     def generation(self) -> int:
-        """Of the whole ruleset: rises with every commit, whoever makes it."""
-        return int.from_bytes(attrs(self._socket.dump(w.GETGEN, bytes((0, 0, 0, 0)), 0)[0], 4)[1], "big")
+        """As `podwire.dataplane.nftables.steady.generation`."""
+        return generation(self._socket)
 
     def close(self) -> None:
         self._watch.close()
@@ -236,7 +237,8 @@ class NFTables:
         return error
 
     def _dump(self, family: Family, name: str) -> list[bytes]:
-        return self._reading.dump(w.GETELEM, w.table(family) + text(2, name))
+        request = w.table(family) + text(2, name)
+        return steady(self._reading, lambda: self._reading.dump(w.GETELEM, request))
 
     def _read_rules(self, family: Family) -> dict[Any, Any]:
         """Whether the constant rules, and what remembers clients, are as they were made, from what they should be made
@@ -356,10 +358,13 @@ class NFTables:
 def _rules(there: netlink.Socket, family: Family) -> rules.Rules | None:
     """None where there is no table."""
     whole = w.table(family)
-    tables = there.dump(w.GETTABLE, whole, 0)
-    if not tables:
-        return None
-    return rules.Rules.read(tables, *(there.dump(kind, whole) for kind in (w.GETCHAIN, w.GETRULE, w.GETSET)))
+
+    def read() -> rules.Rules | None:
+        tables = there.dump(w.GETTABLE, whole, 0)
+        dumps = (there.dump(kind, whole) for kind in (w.GETCHAIN, w.GETRULE, w.GETSET))
+        return rules.Rules.read(tables, *dumps) if tables else None
+
+    return steady(there, read)
 
 
 def _digest(family: Family, held: rules.Rules) -> str:
