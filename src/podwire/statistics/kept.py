@@ -18,7 +18,7 @@ from podwire.statistics.counted import COUNTS
 from podwire.statistics.totals import Counts, Series, Totals
 
 ServiceTotals = Totals[Frontend, ServiceKey]
-_Shape = tuple[str, Mapping[Frontend, tuple[ServiceKey, Counts]], Mapping[ServiceKey, Counts]]
+_Shape = tuple[str, Mapping[Frontend, tuple[ServiceKey, Counts, Counts]], Mapping[ServiceKey, Counts]]
 log = logging.getLogger(__name__)
 
 
@@ -81,7 +81,7 @@ class Kept:
 
 def _shape(counters: str, totals: ServiceTotals, unread: Container[Frontend] = ()) -> _Shape:
     """What the kernel's counters alone don't tell."""
-    held = {key: (it.owner, it.total if key in unread else it.before) for key, it in totals.series.items()}
+    held = {key: (it.owner, it.before, it.last if key in unread else ()) for key, it in totals.series.items()}
     return counters, held, totals.ended
 
 
