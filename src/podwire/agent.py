@@ -119,7 +119,7 @@ class Agent:
         self.conntrack = Conntrack()
         self.clients = Clients(self.nftables.commit)
         self.tracer = Tracer(self.nftables.commit)
-        self.counting, self.interfaces = Counting(self.nftables.commit), InterfaceCounters()
+        self.counting, self.interfaces = Counting(self.nftables.commit, local.boot), InterfaceCounters()
         self.statistics = Collector(self.controller, self.counting, self.interfaces, Kept(config.counts))
         self.flows = Reconciler((self.conntrack, self.clients), self.controller)
         self.manifests = Manifests(config.manifests) if config.manifests is not None else None

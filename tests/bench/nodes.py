@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from podwire.dataplane import netlink
-from podwire.dataplane.messages import attrs
-from podwire.dataplane.nftables import wire as w
+from podwire.dataplane.nftables import steady
 from podwire.model.addresses import parse_address
 from tests.kernel.rig import Space, entered, sh
 
@@ -43,7 +42,7 @@ def generation(space: Space) -> int:
     with entered(space):
         there = netlink.Socket(netlink.NETFILTER)
     try:
-        return int.from_bytes(attrs(there.dump(w.GETGEN, bytes(4), 0)[0], 4)[1], "big")
+        return steady.generation(there)
     finally:
         there.close()
 

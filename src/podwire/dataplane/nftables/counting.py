@@ -7,7 +7,6 @@ already.
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 from podwire.dataplane import netlink
 from podwire.dataplane.messages import Message, attrs, text
@@ -16,20 +15,17 @@ from podwire.dataplane.nftables import wire as w
 from podwire.model.addresses import FAMILIES, Family
 from podwire.model.network import Frontend
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""random(4)."""
-
 
 class Counting:
-    def __init__(self, commit: Callable[[list[Message]], dict[int, int]]) -> None:
-        """`commit`: as of the driver, which has to know of every change that is ours."""
-        self._commit = commit
+    def __init__(self, commit: Callable[[list[Message]], dict[int, int]], boot: str) -> None:
+        """`commit`: as of the driver, which has to know of every change that is ours. `boot`: the boot's ID."""
+        self._commit, self._boot = commit, boot
         self._reading = netlink.Socket(netlink.NETFILTER)
 
     def identity(self) -> str:
         """Which counters these are: others after a boot, in another namespace, or where a table or one of the sets was
         made anew. Raises OSError."""
-        parts = [BOOT_ID.read_text().strip(), str(self._reading.namespace())]
+        parts = [self._boot, str(self._reading.namespace())]
         for family in FAMILIES:
             asked = [(w.GETTABLE, b"", counters.TABLE_HANDLE)]
             asked += [
