@@ -8,7 +8,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from podwire import admin, connections, views
+from podwire import connections, views
+from podwire.admin import server as admin
 from podwire.statistics.kept import ServiceTotals
 from tests.unit.served_agent import FakeStatistics, ServedAgent
 
