@@ -1,5 +1,5 @@
 # The targets say what they need; each one installs it first (scripts/setup), and at once where it is there.
-.PHONY: setup check test demo bench churn shim image cluster-build cluster-test conformance services-e2e pod-start proto lock clean help root
+.PHONY: setup check test demo bench churn soak shim image cluster-build cluster-test conformance services-e2e pod-start proto lock clean help root
 
 PYTHON := .venv/bin/python
 CLUSTER_TESTS := tests/cluster
@@ -30,6 +30,9 @@ bench: root setup ## figures beside kube-proxy, into build/bench.json; about 20 
 
 churn: root setup ## ten minutes of changes under traffic: what is lost, what grows, into build/bench.json
 	$(PYTHON) -m tests.bench.churn
+
+soak: root setup ## 2,000 calls of 16 callers at a node whose agent is killed 50 times; SEED says which
+	$(PYTHON) -m tests.kernel.soak 2000 50 16 $(or $(SEED),$(shell date +%s))
 
 shim: ## the native CNI plugin, static, for this machine or ARCH=arm64
 	@scripts/setup shim $(ARCH)

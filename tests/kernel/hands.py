@@ -27,6 +27,21 @@ def links_gone(rig: Rig, pod: str, sandbox: str | None = None, interface: str = 
             told.recv(1 << 16)
 
 
+def pods_links() -> list[str]:
+    """The node's ends."""
+    names = (line.split(": ")[1].partition("@")[0] for line in sh("ip", "-o", "link").splitlines())
+    return [name for name in names if name.startswith("pw")]
+
+
+def await_links(count: int) -> None:
+    """DEL is answered once nothing leads to the pod; the links themselves go a moment later, many at once."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, netlink.ROUTE) as news:
+        news.bind((0, RTMGRP_LINK))
+        news.settimeout(30)
+        while len(pods_links()) != count:
+            news.recv(65_536)
+
+
 def advertise_router(space: Space, interface: str) -> None:
     """A router advertisement (RFC 4861) from a pod to its node. The kernel works on it before send returns."""
     source = socket.inet_pton(socket.AF_INET6, "fe80::bad")

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 
 from podwire.cni.install import install
 from podwire.controller.mending import DELAYS
+from tests.kernel.hands import await_links, pods_links
 from tests.kernel.process import AgentProcess, agent_process
 from tests.kernel.rig import MakeSpace, Space, ask, respond, sh
 from tests.unit.shims import KINDS, NATIVE, native
@@ -27,7 +27,6 @@ OLDER = "github.com/containernetworking/cni/cnitool@v1.1.2"
 """As runtimes have it that know no version 1.1.0, nor any list of versions."""
 VERSIONS = ("0.4.0", "1.0.0", "1.1.0")
 NETWORK = f"podwire-test-{os.getpid()}"
-RTMGRP_LINK = 1
 RESULTS = Path("/var/lib/cni/results")
 """Where libcni keeps what ADD answered, for CHECK and DEL."""
 
@@ -120,20 +119,6 @@ def interfaces(space: Space | None = None) -> dict[str, Any]:
     """By name; `space` None: the node's."""
     command = ("ip", "-j", "addr") if space is None else ("ip", "-n", space.name, "-j", "addr")
     return {link["ifname"]: link for link in json.loads(sh(*command))}
-
-
-def pods_links() -> list[str]:
-    """The node's ends."""
-    return [name for name in interfaces() if name.startswith("pw")]
-
-
-def await_links(count: int) -> None:
-    """DEL is answered once nothing leads to the pod; the links themselves go a moment later, many at once."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as news:
-        news.bind((0, RTMGRP_LINK))
-        news.settimeout(30)
-        while len(pods_links()) != count:
-            news.recv(65_536)
 
 
 @pytest.mark.parametrize("version", VERSIONS[:2])
