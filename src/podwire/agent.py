@@ -122,7 +122,7 @@ class Agent:
         self.tracer = Tracer(self.nftables.commit)
         self.counting, self.interfaces = Counting(self.nftables.commit, local.boot), InterfaceCounters()
         self.statistics = Collector(self.controller, self.counting, self.interfaces, Kept(config.counts))
-        self.flows = Reconciler((self.conntrack, self.clients), self.controller)
+        self.flows = Reconciler((self.conntrack, self.clients), self.nftables.departed, self.controller)
         self.manifests = Manifests(config.manifests) if config.manifests is not None else None
         self.kubernetes = KubernetesObjects(self.api, config.node_name) if self.api is not None else None
         self.health = HealthServer(self.controller, self.api is not None, config.healthz_listen)

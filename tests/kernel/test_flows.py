@@ -309,7 +309,8 @@ async def test_a_restart_with_nothing_changed_deletes_nothing(at_work: Rig) -> N
 def made(to: str, answers: str, port: int, protocol: Protocol = UDP, zone: int = 0) -> None:
     """An entry of a client of pod `c`, by whoever may have made it."""
     there, its_port = parse_host_port(to)
-    flow = Flow(Frontend(there, protocol, its_port), Backend(*parse_host_port(answers)), parse_address("10.1.1.4"))
+    who = parse_address("10.1.1.4" if len(there) == 4 else "fd01::4")
+    flow = Flow(Frontend(there, protocol, its_port), Backend(*parse_host_port(answers)), who)
     body = entry(flow, flow.client, port, attr(18, zone.to_bytes(2, "big")) if zone else b"")
     held = attrs(body, 4)
     parts = [nest(kind, held[kind]) for kind in (1, 2)] + [attr(kind, held[kind]) for kind in (7, 18) if kind in held]

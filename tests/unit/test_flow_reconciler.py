@@ -1,7 +1,7 @@
 """When connection tracking is looked at, how often, and what becomes of what could not be done."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -50,11 +50,34 @@ class Tracking:
         return list(entries), None
 
 
+class Notes:
+    """In memory, in the place of the kernel's."""
+
+    def __init__(self) -> None:
+        self.held: dict[Frontend, frozenset[Backend]] = {}
+        self.open: set[Frontend] = set()
+        self.broken = 0
+
+    def read(self) -> dict[Frontend, frozenset[Backend]]:
+        if self.broken:
+            self.broken -= 1
+            raise OSError(105, "No buffer space available")
+        return dict(self.held)
+
+    def recall(self, notes: Mapping[Frontend, frozenset[Backend]]) -> None:
+        self.open |= notes.keys()
+
+    def forget(self, frontends: Iterable[Frontend]) -> None:
+        for it in frontends:
+            self.open.discard(it)
+            self.held.pop(it, None)
+
+
 class World:
     def __init__(self) -> None:
-        self.tracking, self.other = Tracking(), Tracking()
+        self.tracking, self.other, self.notes = Tracking(), Tracking(), Notes()
         self.controller = Controller(Snapshot(Local("one"), whole=True), Transaction((), ()))
-        self.flows = reconciler.Reconciler((self.tracking, self.other), self.controller)
+        self.flows = reconciler.Reconciler((self.tracking, self.other), self.notes, self.controller)
 
     def hold(self, key: Frontend, value: Slots | None, error: str | None = None) -> None:
         """As after a transaction that changed nftables so."""
@@ -186,3 +209,52 @@ async def test_a_resync_looks_at_everything(world: World) -> None:
     world.flows.follow(_result(Resync(ResyncReason.ON_DEMAND), {}))
     assert await reported(world) == ["FlowsReconciled 1 deleted"]
     assert len(world.tracking.asked) == 12
+
+
+# --- what an earlier agent was killed over -----------------------------------------------------
+
+EXTERNAL = frontend("203.0.113.5:53")
+NOTED = {EXTERNAL: frozenset({backend(A)})}
+
+
+async def test_what_is_noted_is_looked_at_twice_by_a_start_and_then_forgotten(world: World) -> None:
+    late = iter([lambda: None, lambda: world.tracking.flows.append(Flow(EXTERNAL, backend(A), ME4))])
+    world.tracking.meanwhile = lambda: next(late, lambda: None)()
+    other = Flow(EXTERNAL, backend("172.17.0.2:53"), ME4)
+    world.notes.held, world.tracking.flows = dict(NOTED), [other]
+    world.flows.follow(_result(Resync(ResyncReason.STARTUP), {}))
+    assert await reported(world) == ["FlowsReconciled 1 deleted"]
+    assert (world.tracking.flows, world.notes.held) == ([other], {})
+
+
+@pytest.mark.parametrize("broken", ["the notes", "connection tracking"])
+async def test_a_note_stays_until_its_flows_could_be_looked_at(world: World, broken: str) -> None:
+    held = []
+    sick = world.notes if broken == "the notes" else world.tracking
+    sick.broken = 2
+    world.other.meanwhile = lambda: held.append(dict(world.notes.held))
+    world.notes.held, world.tracking.flows = dict(NOTED), [Flow(EXTERNAL, backend(A), ME4)]
+    world.flows.follow(_result(Resync(ResyncReason.STARTUP), {}))
+    while world.tracking.flows:
+        await world.controller.next_record()
+    await reported(world)
+    assert (held[:3], world.notes.held) == ([NOTED] * 3, {})
+
+
+async def test_a_note_whose_frontend_is_in_force_costs_its_flows_nothing(world: World) -> None:
+    world.note(EXTERNAL, Outcome(serving(A)))
+    world.notes.held, world.tracking.flows = dict(NOTED), [Flow(EXTERNAL, backend(A), ME4)]
+    world.flows.follow(_result(Resync(ResyncReason.STARTUP), {}))
+    assert await reported(world) == []
+    assert (len(world.tracking.flows), world.notes.held) == (1, {})
+
+
+async def test_a_note_of_a_frontend_that_is_not_known_waits(world: World) -> None:
+    world.hold(EXTERNAL, serving(A))
+    world.hold(EXTERNAL, None, error="no")
+    world.notes.held, world.notes.open = dict(NOTED), set(NOTED)
+    await reported(world)
+    assert world.notes.held == NOTED
+    world.hold(EXTERNAL, None)
+    await reported(world)
+    assert world.notes.held == {}

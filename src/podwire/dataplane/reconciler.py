@@ -4,17 +4,18 @@ Invariants: a look comes after the change is in nftables, so that a flow whose e
 more a moment later, since a packet on its way through the old rules may have made its entry behind the first look's
 back. Many changes in a burst share a look. What is remembered is read in a thread; what is found there is judged
 again, by what nftables then holds, before it is deleted. A failure is told once, and tried again until it works; what
-fails in one memory is no reason not to look at the others.
+fails in one memory is no reason not to look at the others. What an earlier agent was killed over is noted in the
+kernel: a look at everything is at that too, and a note is forgotten once its frontend has been looked at twice.
 """
 
 import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from time import thread_time
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from podwire.controller.events import FlowsReconciled, Resync
 from podwire.controller.loop import Controller
@@ -37,6 +38,12 @@ SLICE = 500
 """Entries deleted between two turns of the event loop: about three milliseconds."""
 
 
+FORGOTTEN = 200
+"""Frontends whose notes are deleted between two turns of the event loop."""
+
+Made = TypeVar("Made")
+
+
 class Entry(Protocol):
     @property
     def flow(self) -> Flow: ...
@@ -54,6 +61,16 @@ class Memory(Protocol):
 
     def delete(self, entries: Sequence[Any]) -> tuple[Sequence[Entry], OSError | None]:
         """Those that were deleted, and why one could not be."""
+
+
+class Notes(Protocol):
+    """Frontends that nobody answers any more, as `podwire.dataplane.nftables.departed.Departed`."""
+
+    @property
+    def open(self) -> Collection[Frontend]: ...
+    def read(self) -> Mapping[Frontend, frozenset[Backend]]: ...
+    def recall(self, notes: Mapping[Frontend, frozenset[Backend]]) -> None: ...
+    def forget(self, frontends: Iterable[Frontend]) -> None: ...
 
 
 class Work:
@@ -79,11 +96,13 @@ class Work:
 
 
 class Reconciler:
-    def __init__(self, memories: Sequence[Memory], controller: Controller) -> None:
-        self._memories, self._controller = memories, controller
+    def __init__(self, memories: Sequence[Memory], notes: Notes, controller: Controller) -> None:
+        self._memories, self._notes, self._controller = memories, notes, controller
         self._fresh, self._repeated, self._waiting = Work(), Work(), Work()
         self._wake, self._ended = asyncio.Event(), threading.Event()
-        self._failures, self._second_looks, self._cost = 0, 0, 0.0
+        self._second: list[Work] = []
+        """What has been looked at once, and will be again."""
+        self._failures, self._cost = 0, 0.0
         self._doubtful: set[Frontend] = set()
         """Those of which a change has failed, until they are known again."""
         self._quiet = asyncio.Event()
@@ -122,7 +141,8 @@ class Reconciler:
                 await self._wake.wait()
                 self._wake.clear()
                 await self._look()
-                if not (self._second_looks or self._wake.is_set()):
+                await self._forget()
+                if not (self._second or self._wake.is_set()):
                     self._quiet.set()
                 await asyncio.sleep(max(REST, SHARE * self._cost))
         finally:
@@ -138,6 +158,12 @@ class Reconciler:
         failed = ""
         self.looks, self._cost = self.looks + 1, 0.0
         try:
+            if first.everything:
+                try:
+                    await self._recall(first)
+                    due.merge(first)
+                except OSError as error:
+                    failed = f"nftables: {error}"
             for memory in self._memories:
                 try:
                     await self._delete(memory, await self._read(memory, due), due, deleted)
@@ -155,7 +181,7 @@ class Reconciler:
         else:
             self._failures = 0
             if first:
-                self._second_looks += 1
+                self._second.append(first)
                 later(AGAIN, self._repeat, first)
             self._keep_unknown(due)
             self._tell(deleted, None)
@@ -172,7 +198,7 @@ class Reconciler:
         return UNKNOWN in (held.get(frontend), held.get(InternalKey(frontend)))
 
     def _repeat(self, work: Work) -> None:
-        self._second_looks -= 1
+        self._second.remove(work)
         self._repeated.merge(work)
         self._look_soon()
 
@@ -180,9 +206,32 @@ class Reconciler:
         self._quiet.clear()
         self._wake.set()
 
+    async def _recall(self, work: Work) -> None:
+        """What an earlier agent has noted, and may not have looked at. Raises OSError."""
+        notes = await self._apart(self._notes.read)
+        self._notes.recall(notes)
+        for frontend, gone in notes.items():
+            work.add(frontend, gone)
+
+    async def _forget(self) -> None:
+        """The notes of what is not to be looked at any more."""
+        works = (self._fresh, self._repeated, self._waiting, *self._second)
+        done = [it for it in sorted(self._notes.open) if not any(it in work.former for work in works)]
+        for at in range(0, len(done), FORGOTTEN):
+            async with self._controller.settled():
+                works = (self._fresh, self._repeated, self._waiting, *self._second)
+                some = done[at : at + FORGOTTEN]
+                self._notes.forget(it for it in some if not any(it in work.former for work in works))
+            await asyncio.sleep(0)
+
     async def _read(self, memory: Memory, work: Work) -> list[Entry]:
-        """The stale entries. The thread works on sockets of this object, so it has to end before anything else does."""
-        reading = asyncio.ensure_future(asyncio.to_thread(self._stale_entries, memory, work, self._controller.snapshot))
+        """The stale entries."""
+        now = self._controller.snapshot
+        return await self._apart(lambda: self._stale_entries(memory, work, now))
+
+    async def _apart(self, read: Callable[[], Made]) -> Made:
+        """In a thread, which works on sockets of this object, so that it has to end before anything else does."""
+        reading = asyncio.ensure_future(asyncio.to_thread(read))
         try:
             return await asyncio.shield(reading)
         except asyncio.CancelledError:

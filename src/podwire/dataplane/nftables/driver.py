@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.dataplane import netlink
 from podwire.dataplane.messages import Message, text
-from podwire.dataplane.nftables import affinity, libnftables, reading, rules, slots
+from podwire.dataplane.nftables import affinity, departed, libnftables, reading, rules, slots
 from podwire.dataplane.nftables import render as r
 from podwire.dataplane.nftables import wire as w
 from podwire.dataplane.nftables.layout import SEAL, TABLE, holders, keyword, layout, renew
@@ -70,6 +70,7 @@ class NFTables:
         """Frontends whose own change was refused last: a later slice may hold what restricts them. Whether that was for
         a full map."""
         self._watch = Watch(self.generation, listens)
+        self.departed = departed.Departed(self.commit)
 
     def weight(self, change: Change) -> int:
         return 1 + sum(len(slots.backends) for slots in change if isinstance(slots, Slots))
@@ -119,7 +120,11 @@ class NFTables:
             for key, change in difference.items()
             if isinstance(key, RulesKey | AffinityKey) and change.after is not None and key not in outcomes
         }
-        left = {key: r.render(key, change) for key, change in r.in_order(difference) if key not in outcomes | later}
+        left = {
+            key: r.render(key, change) + self.departed.noted(key, change)
+            for key, change in r.in_order(difference)
+            if key not in outcomes | later
+        }
         tried = {key.frontend for key in left if isinstance(key, RestrictedKey)}
         tried |= {key for key, change in difference.items() if isinstance(key, Frontend) and change.after is None}
         self._open = {key: full for key, full in self._open.items() if key not in tried}
@@ -172,6 +177,7 @@ class NFTables:
         self._watch.close()
         self._socket.close()
         self._reading.close()
+        self.departed.close()
 
     def _send(self, left: dict[Any, list[Message]], gone: set[Any]) -> dict[Any, Outcome]:
         """Sends what can be sent; what is refused is taken out of `left` and answered. `gone`: the keys that go."""
@@ -310,7 +316,9 @@ class NFTables:
         read = reading.keys(family, {name: self._dump(family, name) for name in MAPS})
         kept = {key: value for key, value in read.items() if r.is_ours(key, value, remembering)}
         found = [message for seconds in remembering for message in affinity.make(family, seconds, anew=False)]
-        return found + [message for key, value in kept.items() for message in r.render(key, Change(None, value))]
+        found += [message for key, value in kept.items() for message in r.render(key, Change(None, value))]
+        gone = departed.read(self._reading, family)
+        return found + [message for frontend, them in gone.items() for message in departed.note(frontend, them)]
 
     def _pattern(self, family: Family) -> rules.Pattern | None:
         """The rules as the kernel reads them, made in an empty namespace: nft can't refill a table whose maps the rules

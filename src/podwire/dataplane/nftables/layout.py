@@ -29,6 +29,8 @@ and add again in one go is looked up twice: see LOOKS.
                cluster and knows no way to a pod: all but `unmasqueraded`, and the Services' external
                addresses, which may lead back here
     remote     so must a backend elsewhere whose client is elsewhere too: its answer has to come back by this node
+
+No rule asks `departed`: it is the agent's own note (departed.py).
 """
 
 from podwire.model.addresses import IPV4, Family
@@ -122,6 +124,7 @@ def _maps(family: Family) -> list[str]:
         f"add map {where} remembered {{ type {kind} . inet_proto . inet_service : verdict; size {REMEMBERING}; }}",
         f"add set {where} serving {{ type {pair}; }}",
         f"add set {where} serving_internal {{ type {pair}; }}",
+        f"add set {where} departed {{ type {pair}; }}",
         f"add map {where} eps {{ typeof {slot} : {ip} daddr . th dport; size {SLOTS}; }}",
         f"add set {where} refused {{ type {kind} . inet_proto . inet_service; size {FRONTENDS}; }}",
         f"add set {where} dropped {{ type {kind} . inet_proto . inet_service; size {FRONTENDS}; }}",

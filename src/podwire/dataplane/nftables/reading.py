@@ -210,7 +210,7 @@ def _frontends(family: Family, dumped: Dumped) -> dict[Any, Any]:
                 found[AlienKey(family, name, element.raw)] = True
     for names in (ALL, CLUSTER):
         for element in elements(dumped.get(names.serving, ())):
-            pair = _pair_of(family, element.key or b"")
+            pair = pair_of(family, element.key or b"")
             if pair is None:
                 found[AlienKey(family, names.serving, element.raw)] = True
             else:
@@ -266,7 +266,7 @@ def _backend_of(family: Family, data: bytes) -> Backend:
     return Backend(Address(packed[: family.size]), int.from_bytes(packed[family.size : family.size + 2], "big"))
 
 
-def _pair_of(family: Family, key: bytes) -> tuple[Frontend, Backend] | None:
+def pair_of(family: Family, key: bytes) -> tuple[Frontend, Backend] | None:
     size = family.size
     frontend = frontend_of(family, key[: size + 8])
     rest = key[size + 8 :]

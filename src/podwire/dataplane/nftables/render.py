@@ -213,14 +213,14 @@ def _list(key: Frontend, names: Names, before: Slots, after: Slots) -> list[Mess
         (names.verdicts, _chain(names, before.verdict, before.affinity), _chain(names, after.verdict, after.affinity)),
         (names.drawn, _chain(names, before.drawn), _chain(names, after.drawn)),
     ]
-    leave = [element(_pair_key(key, b)) for b in sorted(before.keeps - after.keeps)]
+    leave = [element(pair_key(key, b)) for b in sorted(before.keeps - after.keeps)]
     found = messages(family, names.serving, leave, delete=True)
     for holder_, was, will in moves:
         if was != will and was:
             found += messages(family, holder_, [element(name)], delete=True)
     found += messages(family, "eps", drop, delete=True)
     found += messages(family, "eps", add)
-    found += messages(family, names.serving, [element(_pair_key(key, b)) for b in sorted(after.keeps - before.keeps)])
+    found += messages(family, names.serving, [element(pair_key(key, b)) for b in sorted(after.keeps - before.keeps)])
     for holder_, was, will in reversed(moves):
         if was != will and will:
             found += messages(family, holder_, [element(name, verdict(GOTO, will))])
@@ -250,7 +250,7 @@ def _backend_key(it: Backend) -> bytes:
     return it.address + _PORT.pack(it.port)
 
 
-def _pair_key(frontend: Frontend, it: Backend) -> bytes:
+def pair_key(frontend: Frontend, it: Backend) -> bytes:
     return frontend_key(frontend) + it.address + _PORT.pack(it.port)
 
 
