@@ -79,7 +79,7 @@ async def measure(name: str, clients: int) -> dict[str, Any]:
         api.put("services", objects.service(number, affinity=True))
         api.put("endpointslices", objects.slice_of(number, [goes], on=objects.NODE))
     with tempfile.TemporaryDirectory() as directory, spaces() as make_space:
-        load, wires = compiled(Path(directory)), Wires(make_space, name)
+        load, wires = compiled(Path(directory)), Wires(make_space, name, Path(directory))
         wires.many_clients()
         await api.serve(path(wires.node))
         it = plane(name, wires.node, Path(directory))

@@ -1,6 +1,7 @@
 /* What the bench's packets come from, in plain C, so that the kernel is most of what is measured.
  *
- *   load serve PORT                          answers each byte with a byte, until it is killed; says "ready"
+ *   load serve PORT NAMESPACE…               answers each byte with a byte, in each of these network namespaces (paths),
+ *                                            until it is killed; says "ready"
  *   load connect ADDRESS PORT SECONDS        connects, asks once, cuts the connection, again and again
  *   load ask ADDRESS PORT SECONDS            asks again and again on one connection
  *   load clients ADDRESS PORT FIRST COUNT    connects once from each of COUNT addresses, the first being FIRST
@@ -12,6 +13,7 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
@@ -50,23 +52,33 @@ static void alone(void) {
     sched_setscheduler(0, SCHED_FIFO, &first); /* refused to whom may not: the figures are less steady then */
 }
 
-static void serve(int port) {
+static int listening(int port, const char *space) {
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(port)};
+    int there = open(space, O_RDONLY | O_CLOEXEC), it;
+    if (there < 0 || setns(there, CLONE_NEWNET)) fail(space);
+    close(there);
+    it = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    setsockopt(it, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(it, (void *)&here, sizeof here) || listen(it, 4096)) fail("listen");
+    return it;
+}
+
+static void serve(int port, int count, char **spaces) {
     struct epoll_event wanted = {.events = EPOLLIN}, got[256];
-    int listening = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), waiting = epoll_create1(0);
+    int waiting = epoll_create1(0), last = -1;
     char byte;
-    setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(listening, (void *)&here, sizeof here) || listen(listening, 4096)) fail("listen");
-    wanted.data.fd = listening;
-    epoll_ctl(waiting, EPOLL_CTL_ADD, listening, &wanted);
+    for (int i = 0; i < count; i++) {
+        wanted.data.fd = last = listening(port, spaces[i]);
+        epoll_ctl(waiting, EPOLL_CTL_ADD, last, &wanted);
+    }
     puts("ready");
     fflush(stdout);
     for (;;) {
-        int count = epoll_wait(waiting, got, 256, -1);
-        for (int i = 0; i < count; i++) {
+        int stirred = epoll_wait(waiting, got, 256, -1);
+        for (int i = 0; i < stirred; i++) {
             int it = got[i].data.fd, client;
-            if (it == listening) {
-                while ((client = accept4(listening, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+            if (it <= last) { /* those that listen came first */
+                while ((client = accept4(it, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
                     setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
                     wanted.data.fd = client;
                     epoll_ctl(waiting, EPOLL_CTL_ADD, client, &wanted);
@@ -103,7 +115,7 @@ int main(int count, char **words) {
     if (count < 3) return 2;
     signal(SIGPIPE, SIG_IGN);
     alone();
-    if (!strcmp(words[1], "serve")) serve(atoi(words[2]));
+    if (!strcmp(words[1], "serve")) serve(atoi(words[2]), count - 3, words + 3);
     if (count < 5) return 2;
     inet_pton(AF_INET, words[2], &to.sin_addr);
     to.sin_port = htons(atoi(words[3]));

@@ -47,7 +47,7 @@ def api(services: int) -> ApiServer:
 
 async def site(stack: AsyncExitStack, make_space: MakeSpace, name: str, services: int, directory: Path) -> Site:
     """All of it at work."""
-    wires = Wires(make_space, name)
+    wires = Wires(make_space, name, directory)
     serving = api(services)
     await serving.serve(path(wires.node))
     stack.push_async_callback(serving.close)
