@@ -17,8 +17,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 from rich.console import Console
 
-from podwire import views
-from podwire.admin import server as admin
+from podwire import admin, views
 from podwire.cli import tables
 from podwire.controller.difference import Change
 from podwire.controller.events import KubeStateChange, Resync, ResyncReason

@@ -8,8 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from podwire import connections, views
-from podwire.admin import server as admin
+from podwire import admin, connections, views
 from podwire.statistics.kept import ServiceTotals
 from tests.unit.served_agent import FakeStatistics, ServedAgent
 

@@ -37,8 +37,12 @@ class Connection:
                 target = self._found(verdicts, 0)
                 if target is not None:
                     return self.follow(target)
+            if rule.startswith("jump draw"):
+                backend = self.follow(rule.removeprefix("jump "))
+                if backend is not None:
+                    return backend
             drawn = _DRAW.search(rule)
-            if drawn is not None and rule.startswith("meta l4proto tcp "):
+            if drawn is not None:
                 backend = self._found("eps", self.chance.randrange(int(drawn[1])) + int(drawn[2] or 0))
                 if backend is not None:
                     return backend

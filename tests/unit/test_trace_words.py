@@ -58,7 +58,7 @@ def mark(chain: str, header: Header, handle: int = 0, came: int = trace_told.LIN
 ASKED, DRAWN = Header(A, TO.address, 6, PROBE.port, 80), Header(A, B, 6, PROBE.port, 8080)
 BEGAN = mark(BEGIN, ASKED, 7)
 FOUND = event("podwire", "pre", "goto", 54, target="c2", header=ASKED)
-DREW = event("podwire", "c2", "accept", 85)
+DREW = event("podwire", "draw2", "accept", 85)
 FORWARDED, LEFT = mark(FORWARDING, DRAWN, goes=5), mark(LEAVING, DRAWN, goes=5)
 ENTRY = flow.Entry(Backend(B, 8080), Backend(A, PROBE.port), True, "ESTABLISHED")
 
@@ -103,7 +103,7 @@ def test_without_rules_only_what_decides_is_shown() -> None:
             "prerouting",
             "ip",
             "podwire",
-            "c2",
+            "draw2",
             "backend",
             "10.1.1.3:8080,",
             "pod",
@@ -270,7 +270,7 @@ TO_FAR = [
         ),
         pytest.param(
             seen([sent(BEGAN, FOUND, DREW)]),
-            "lost from sight after chain c2 of table ip podwire, where the node chooses a route",
+            "lost from sight after chain draw2 of table ip podwire, where the node chooses a route",
             id="lost before its route",
         ),
         pytest.param(

@@ -7,6 +7,7 @@ from podwire.dataplane.nftables.affinity import seconds_of
 from podwire.trace.steps import Step
 
 _CLASS = re.compile(r"([ci])([0-9]+)\Z")
+_DRAW = re.compile(r"draw(?:in)?[0-9]+\Z")
 _REMEMBERED = re.compile(r"affine(?:in)?[0-9]+\Z")
 
 
@@ -52,9 +53,9 @@ def meaning(step: Step, rule: str, service: str, where: str) -> str:
         return f"the client is not remembered: {_draw(size)}" if size else ""
     if _REMEMBERED.match(event.chain) and event.verdict == "continue":
         return ""  # what was remembered of a client, if anything, is forgotten
-    if _CLASS.match(event.chain) or _REMEMBERED.match(event.chain):
+    if _DRAW.match(event.chain) or _REMEMBERED.match(event.chain):
         drawn = f"{_backend(step)}{f', {where}' if where else ''}"
-        return f"backend {drawn}" if _CLASS.match(event.chain) else f"the client is remembered: its backend is {drawn}"
+        return f"backend {drawn}" if _DRAW.match(event.chain) else f"the client is remembered: its backend is {drawn}"
     if event.chain.startswith("learn") and (seconds := seconds_of(event.chain)):
         return f"the client is remembered with this backend for {seconds} s"
     if event.chain in ("post", "remote"):

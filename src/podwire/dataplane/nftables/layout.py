@@ -9,10 +9,12 @@ and add again in one go is looked up twice: see LOOKS.
     guardout   rest, whoever may not use a restricted frontend is dropped, and what a pod sends in another's name
     pre, out   a frontend's verdict in `svc` sends the packet to the chain of its capacity class; one that has another
                list for clients in the cluster has that in `svc_internal`
-    c1 … c8192 draw a slot of `eps` and rewrite the destination; an empty slot breaks the rule, the next draws again;
-               then one from the lower half, which is always full; then the first slot, since every lookup reads the
-               newest generation: a frontend may have left this class in between. The one slot of c1 is drawn twice
-    i1 … i8192 the same for the cluster's list: its slots are numbered from INTERNAL on
+    draw4      its one rule draws one of 4 slots of `eps` and rewrites the destination; an empty slot breaks it. Such a
+               chain is all that names `eps`: the kernel asks each rule that does at each element that comes
+    c1 … c8192 jump there again and again, so that an empty slot is drawn for once more; then to draw one from the lower
+               half, which is always full; then the first slot, since every lookup reads the newest generation: a
+               frontend may have left this class in between. The one slot of c1 is drawn twice
+    i1 … i8192 the same for the cluster's list, by drawin1 …: its slots are numbered from INTERNAL on
     affine60   asks who is remembered for 60 seconds (map `affinity60`) with a backend that is still among those in
                `serving`, and sends the others to the class in `drawn`; affinein60 does it for the cluster's list, with
                `serving_internal`. These come and go with the Services: see affinity.py
@@ -38,7 +40,7 @@ from podwire.model.room import Capacity
 
 TABLE = "podwire"
 CLASSES = tuple(1 << n for n in range(14))
-"""Slots. A class costs 48 rules of each family; what a Service of so many backends costs is its elements."""
+"""Slots. A class costs 20 rules of each family; what a Service of so many backends costs is its elements."""
 MOST_BACKENDS = CLASSES[-1]
 DRAWS = 6
 """From all slots, before the one from the full lower half: at worst one in 64 new connections gets there."""
@@ -238,14 +240,10 @@ def _rules(ip: str) -> dict[str, list[str]]:
     ]
     for size in CLASSES:
         draws = [size] * (DRAWS if size > 2 else LOOKS) + sorted({1, size // 2} - {0, size}, reverse=True)
-        # One rule for each protocol: with a set of them nft lists a rule that it can't load again.
-        for letter, first in (("c", ""), ("i", f" offset {INTERNAL}")):
-            rules[f"{letter}{size}"] = [
-                f"meta l4proto {protocol} dnat {ip} addr . port to {frontend} . numgen random mod {k}{first} map @eps"
-                for protocol in PROTOCOLS
-                for k in draws
-            ]
-            rules[f"{letter}{size}"].append("goto refuse")
+        for letter, draw, first in (("c", "draw", ""), ("i", "drawin", f" offset {INTERNAL}")):
+            slot = f"{frontend} . numgen random mod {size}{first}"
+            rules[f"{draw}{size}"] = [f"dnat {ip} addr . port to {slot} map @eps"]
+            rules[f"{letter}{size}"] = [*(f"jump {draw}{k}" for k in draws), "goto refuse"]
     return rules
 
 
