@@ -185,6 +185,7 @@ async def test_a_removed_service_is_forgotten_and_its_successor_begins_anew(at_w
     assert (await sums(at_work))[DNS] == datagram(1)
     await at_work.change(*((key, None) for key in gone))
     assert await sums(at_work) == {}
+    await at_work.running.flows.until_quiet()  # until then its flows are noted
     assert "10.96.0.11" not in sh("nft", "list", "ruleset")
     heir = service("heir", 11, ("10.1.1.3",), UDP, 53)
     await at_work.change(*heir.items())

@@ -1,7 +1,7 @@
 """The elements of the sets `connections` and `traffic`, which the kernel fills by itself, as counts of frontends. Pure.
 
-Invariants: an element of a form that is not ours counts for nobody. What counts a frontend is deleted whether it is
-there or not: it is made before, which leaves one that is there as it is.
+Invariants: an element of a form that is not ours counts for nobody. A message deletes one element, so that the kernel
+tells of each whether it was there.
 """
 
 from collections.abc import Iterable, Iterator
@@ -50,15 +50,10 @@ def traffic(family: Family, bodies: Iterable[bytes]) -> Iterator[tuple[Frontend,
 
 
 def forget(frontend: Frontend) -> list[Message]:
-    """Ends what counts it."""
+    """Ends what counts it, one message for each element that there may be."""
     family, name = frontend.family, frontend_key(frontend)
-    both = [element(name + _DIRECTION.pack(direction)) for direction in (ORIGINAL, REPLY)]
-    return [
-        message
-        for delete in (False, True)
-        for held, elements in ((CONNECTIONS, [element(name)]), (TRAFFIC, both))
-        for message in messages(family, held, elements, delete)
-    ]
+    held = [(CONNECTIONS, name), *((TRAFFIC, name + _DIRECTION.pack(direction)) for direction in (ORIGINAL, REPLY))]
+    return [message for which, key in held for message in messages(family, which, [element(key)], delete=True)]
 
 
 def _elements(bodies: Iterable[bytes]) -> Iterator[tuple[bytes, Counter]]:

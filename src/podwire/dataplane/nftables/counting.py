@@ -49,12 +49,14 @@ class Counting:
         return {frontend: tuple(counts) for frontend, counts in found.items()}
 
     def forget(self, frontends: Iterable[Frontend]) -> None:
-        """Raises OSError where they can't be."""
-        messages = [message for frontend in frontends for message in counters.forget(frontend)]
-        errors = self._commit(messages) if messages else {}
-        if errors:
-            worst = min(errors.values())
-            raise OSError(worst, os.strerror(worst))
+        """Raises OSError where they can't be. Nothing is made for it: the sets may be full."""
+        left = [message for frontend in frontends for message in counters.forget(frontend)]
+        while left and (errors := self._commit(left)):  # some are not there: which ones is known of messages
+            worst = next((code for code in errors.values() if code != errno.ENOENT), 0)
+            there = [message for at, message in enumerate(left, 1) if at not in errors]
+            if worst or len(there) == len(left):
+                raise OSError(worst, os.strerror(worst))
+            left = there
 
     def close(self) -> None:
         self._reading.close()
