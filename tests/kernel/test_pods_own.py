@@ -7,7 +7,7 @@ from struct import pack
 import pytest
 
 from podwire.dataplane import netlink
-from podwire.dataplane.linux import render as r
+from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.linux.driver import LOOK
 from podwire.dataplane.messages import CREATE, Message, Notice, attr
 from podwire.ipam.blocks import FIRST_INDEX
@@ -23,7 +23,7 @@ def flood(space: Space, count: int) -> None:
     with entered(space):
         route = netlink.Socket(netlink.ROUTE)
     body = pack("=BBBBI", 2, 32, 0, 0, LOOPBACK) + attr(2, b"\x7f\x09\x09\x09")
-    pair = [Message(r.NEWADDR, CREATE, body), Message(r.DELADDR, 0, body)]
+    pair = [Message(rt.NEWADDR, CREATE, body), Message(rt.DELADDR, 0, body)]
     try:
         for _ in range(count // 100):
             assert route.send(pair * 50) == {}

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from podwire.controller.difference import Change
-from podwire.dataplane.linux import render as r
+from podwire.dataplane.linux import render
+from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.linux.notices import disturbed
 from podwire.dataplane.messages import Notice, u32
 from podwire.model.addresses import Address, parse_address, parse_prefix
@@ -21,7 +22,7 @@ VALUES: dict[Any, Any] = {ROUTE: Route(9), NEIGHBOUR: MAC, ADDRESS: True, WITHIN
 
 def added(key: Any, value: Any = None, nsid: int | None = None) -> Notice:
     """As the kernel tells it: in the form of a request."""
-    (message,) = r.render(key, Change(None, value or VALUES[key]), -1)
+    (message,) = render.render(key, Change(None, value or VALUES[key]), -1)
     return Notice(message.kind, message.body, nsid)
 
 
@@ -34,12 +35,12 @@ def foreign(key: RouteKey) -> Notice:
     """A route of another protocol to the same destination."""
     body = bytearray(added(key).body)
     body[5] = 3
-    return Notice(r.NEWROUTE, bytes(body), None)
+    return Notice(rt.NEWROUTE, bytes(body), None)
 
 
 def setting(family: int, index: int, forwarding: int) -> Notice:
     body = bytes((family, 0, 0, 0)) + b"".join(pack("=HHi", 8, kind, v) for kind, v in ((1, index), (2, forwarding)))
-    return Notice(r.NEWNETCONF, body, None)
+    return Notice(rt.NEWNETCONF, body, None)
 
 
 @pytest.mark.parametrize("key", [ROUTE, NEIGHBOUR, ADDRESS], ids=lambda key: type(key).__name__)
@@ -87,6 +88,6 @@ def test_each_kind_of_notice(notice: Notice, held: dict[Any, Any], found: set[An
 )
 def test_an_interface_of_others_matters_where_a_route_may_use_it(route: Any, named: bool) -> None:
     """A route goes with its interface, and nothing tells of it."""
-    down = Notice(r.NEWLINK, pack("=BxHiII", 0, 0, 3, 0, 0) + u32(4, 1500), None)
+    down = Notice(rt.NEWLINK, pack("=BxHiII", 0, 0, 3, 0, 0) + u32(4, 1500), None)
     held = {RouteKey("", parse_prefix("10.1.2.0/24")): route}
     assert disturbed([down], held, {}) == ({UpKey("", 3)} if named else frozenset())

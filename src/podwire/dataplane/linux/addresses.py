@@ -8,7 +8,7 @@ from struct import unpack_from
 from typing import NamedTuple
 
 from podwire.dataplane import netlink
-from podwire.dataplane.linux import render as r
+from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.messages import attrs
 from podwire.model.addresses import Address, Prefix, prefix_around
 
@@ -48,10 +48,10 @@ class NodeAddresses:
             return self.anew()
         found = []
         for notice in notices:
-            if notice.kind in (r.NEWADDR, r.NEWADDR + 1):
+            if notice.kind in (rt.NEWADDR, rt.NEWADDR + 1):
                 before = self.now
                 index, address, network = parse(notice.body)
-                if network is not None and notice.kind == r.NEWADDR:
+                if network is not None and notice.kind == rt.NEWADDR:
                     self._held[index, address] = network
                 else:
                     self._held.pop((index, address), None)
@@ -71,7 +71,7 @@ class NodeAddresses:
 def _dump() -> dict[tuple[int, Address], Prefix]:
     there = netlink.Socket(netlink.ROUTE)
     try:
-        told = map(parse, there.dump(r.GETADDR, bytes(8)))
+        told = map(parse, there.dump(rt.GETADDR, bytes(8)))
         return {(index, address): network for index, address, network in told if network is not None}
     finally:
         there.close()
@@ -84,8 +84,8 @@ def parse(body: bytes) -> tuple[int, Address, Prefix | None]:
     seen = attrs(body, 8)
     if _IFA_FLAGS in seen:
         flags = unpack_from("=I", seen[_IFA_FLAGS])[0]
-    usable = scope == r.UNIVERSE and not flags & (_TENTATIVE | _DUPLICATE)
-    ours = seen.get(_IFA_PROTO) == bytes((r.PROTOCOL,))
+    usable = scope == rt.UNIVERSE and not flags & (_TENTATIVE | _DUPLICATE)
+    ours = seen.get(_IFA_PROTO) == bytes((rt.PROTOCOL,))
     address = Address(seen.get(_IFA_LOCAL, seen.get(_IFA_ADDRESS, b"")))
     if not usable or ours or len(address) not in (4, 16):
         return index, address, None

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.dataplane import netlink
-from podwire.dataplane.linux import ipv6, notices, sysctl
-from podwire.dataplane.linux import render as r
+from podwire.dataplane.linux import ipv6, links, neighbours, notices, render, routes, sysctl
+from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.messages import Message
 from podwire.model.addresses import FAMILIES
 from podwire.model.network import AddressKey, Link, LinkKey, RouteKey, Space, SysctlKey, path_of
@@ -68,42 +68,42 @@ class Linux:
         return 1
 
     def rank(self, key: Any, _: Change) -> Any:
-        return r.rank(key)
+        return render.rank(key)
 
     def place(self, wanted: Any, actual: Any) -> Any:
-        return r.place(wanted, actual)
+        return render.place(wanted, actual)
 
     def settle(self, wanted: Mapping[Any, Any], actual: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        return r.settle(wanted, actual)
+        return render.settle(wanted, actual)
 
     # --- read ----------------------------------------------------------------------------------
 
     def read(self, scope: Scope) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
-        ends: r.Ends = {}
-        pods: dict[str, dict[int, r.Seen]] = {}
+        ends: links.Ends = {}
+        pods: dict[str, dict[int, rt.Seen]] = {}
         for space in sorted(scope.spaces):
             pods[space], objects = self._inside(space, ends)
             found |= objects
-        links = r.links(self._node.dump(r.GETLINK, r.get_links()))
-        doomed = {index for index, seen in links.items() if r.is_doomed(seen)}
-        dying = {index for index, seen in links.items() if r.is_dying(seen)}
-        self._doomed = {r.name_of(links[index]): "" for index in doomed} | self._doomed
-        self._dying = {r.name_of(links[index]): index for index in dying}
-        living = {index: seen for index, seen in links.items() if index not in doomed | dying}
-        found |= r.up("", living, {index for index, seen in living.items() if r.is_ours(seen)})
-        inner = r.inner(living, ends)
+        told = links.by_index(self._node.dump(rt.GETLINK, links.get_links()))
+        doomed = {index for index, seen in told.items() if links.is_doomed(seen)}
+        dying = {index for index, seen in told.items() if links.is_dying(seen)}
+        self._doomed = {links.name_of(told[index]): "" for index in doomed} | self._doomed
+        self._dying = {links.name_of(told[index]): index for index in dying}
+        living = {index: seen for index, seen in told.items() if index not in doomed | dying}
+        found |= links.up("", living, {index for index, seen in living.items() if links.is_ours(seen)})
+        inner = links.inner(living, ends)
         for space, seen in pods.items():
-            found |= r.up(space, seen, inner.get(space, set()))
+            found |= links.up(space, seen, inner.get(space, set()))
         settings = {path: sysctl.read(path) for path in SYSCTLS}
         # A kernel that has no such setting, as one without IPv6, has nothing to be set.
         found |= {SysctlKey(path): SYSCTLS[path] if value is None else value for path, value in settings.items()}
         off = frozenset(name for name, path in sysctl.FORWARDS.items() if found.get(SysctlKey(path)) == "0")
-        found.update(r.link_of(index, seen, ends, off) for index, seen in living.items() if r.is_ours(seen))
+        found.update(links.link_of(index, seen, ends, off) for index, seen in living.items() if links.is_ours(seen))
         found.update(_objects("", self._node))
         return {key: value for key, value in found.items() if key in scope}
 
-    def _inside(self, space: str, ends: r.Ends) -> tuple[dict[int, r.Seen], dict[Any, Any]]:
+    def _inside(self, space: str, ends: links.Ends) -> tuple[dict[int, rt.Seen], dict[Any, Any]]:
         """A pod's namespace: its interfaces, and what it holds of ours; adds its ends of links. Nothing where no way
         leads into it."""
         self._unseen.pop(space, None)
@@ -111,23 +111,24 @@ class Linux:
             if there is None:
                 self._unseen[space] = why
                 return {}, {}
-            number = r.number_of(self._node.dump(r.GETNSID, r.get_number(there.descriptor), 0))
-            links = r.links(there.socket.dump(r.GETLINK, r.get_links()))
-            ends |= r.ends(space, number, links)
-            if number != r.NO_NUMBER:
+            number = links.number_of(self._node.dump(rt.GETNSID, links.get_number(there.descriptor), 0))
+            told = links.by_index(there.socket.dump(rt.GETLINK, links.get_links()))
+            ends |= links.ends(space, number, told)
+            if number != rt.NO_NUMBER:
                 self._spaces[number] = space
-            return links, dict(_objects(space, there.socket))
+            return told, dict(_objects(space, there.socket))
 
     def identities(self, paths: Mapping[str, str]) -> dict[str, tuple[int, int]]:
         """`paths`: where a link's other end was said to be, by the link's name. Of those links that do end there,
         device and inode of that namespace. Raises OSError."""
-        links = {r.name_of(seen): seen for seen in r.links(self._node.dump(r.GETLINK, r.get_links())).values()}
+        told = links.by_index(self._node.dump(rt.GETLINK, links.get_links()))
+        named = {links.name_of(seen): seen for seen in told.values()}
         found = {}
         for name, path in sorted(paths.items()):
             try:
                 with _file(path) as descriptor:
-                    number = r.number_of(self._node.dump(r.GETNSID, r.get_number(descriptor), 0))
-                    if name in links and r.ends_in(links[name], number):
+                    number = links.number_of(self._node.dump(rt.GETNSID, links.get_number(descriptor), 0))
+                    if name in named and links.ends_in(named[name], number):
                         found[name] = _identity(descriptor)
             except OSError:
                 continue
@@ -161,8 +162,8 @@ class Linux:
         settings = {key: change for key, change in difference.items() if isinstance(key, SysctlKey)}
         outcomes: dict[Any, Outcome] = {key: self._set(key, change) for key, change in settings.items()}
         rest = [(key, change) for key, change in difference.items() if key not in settings]
-        goes = sorted((key for key, change in rest if change.after is None), key=r.rank, reverse=True)
-        comes = sorted((key for key, change in rest if change.after is not None), key=r.rank)
+        goes = sorted((key for key, change in rest if change.after is None), key=render.rank, reverse=True)
+        comes = sorted((key for key, change in rest if change.after is not None), key=render.rank)
         if any(isinstance(key, LinkKey) and self._in_the_way(key, difference[key].after) for key in comes):
             self.collect()
         # Space by space, the node's first: a link brings its pod's end along.
@@ -188,7 +189,7 @@ class Linux:
     def delete_doomed(self) -> None:
         """All at once, whoever is among them by now. May run in another thread than the rest; raises OSError."""
         with self._collecting:
-            errors = self._collector.send(r.delete_doomed())
+            errors = self._collector.send(links.delete_doomed())
         code = next(iter(errors.values()), 0)
         if code and code not in GONE:
             raise OSError(code, f"links can't be deleted: {os.strerror(code)}")
@@ -221,7 +222,7 @@ class Linux:
             if path.startswith("ipv6/"):
                 try:
                     self.writes += 1
-                    sysctl.write(f"net/{path}", str(r.WANTED_SETTINGS[path.rpartition("/")[2]]))
+                    sysctl.write(f"net/{path}", str(links.WANTED_SETTINGS[path.rpartition("/")[2]]))
                 except OSError as error:
                     return Outcome(error=f"{key}: sysctl net/{path}: {error.strerror}")
         return None
@@ -257,11 +258,11 @@ class Linux:
                         outcomes[key] = absent
                         continue
                     opened.callback(os.close, descriptor)
-                    outcomes[key] = Outcome(change.after, again=r.disturbs(change) or key.name in self._dying)
+                    outcomes[key] = Outcome(change.after, again=links.disturbs(change) or key.name in self._dying)
                     if key.name in self._dying:
-                        messages += r.delete_link(self._dying.pop(key.name))
+                        messages += links.delete_link(self._dying.pop(key.name))
                     outcomes[key] = self._put_right(key, change) or outcomes[key]
-                made = r.render(key, change, descriptor)
+                made = render.render(key, change, descriptor)
                 messages += made
                 owners += [None] * (len(messages) - len(owners) - len(made)) + [key] * len(made)
             self.writes += len(messages)
@@ -269,7 +270,7 @@ class Linux:
         for position, code in sorted(errors.items()):
             key, kind = owners[position], messages[position].kind
             # To find gone what should go is no failure, and what is in a new link's way the new link will tell.
-            if key is None or (code in GONE and (difference[key].after is None or kind == r.DELLINK)):
+            if key is None or (code in GONE and (difference[key].after is None or kind == rt.DELLINK)):
                 continue
             if outcomes[key].error is None:  # a key's first error; the rest are its consequences
                 text = f"{key}: {os.strerror(code)} ({errno.errorcode.get(code, code)})"
@@ -277,9 +278,9 @@ class Linux:
                     text += _in_the_way(there.socket, key)
                 outcomes[key] = Outcome(error=ipv6.why_refused(key, code) or text, again=outcomes[key].again)
             if there is not None and isinstance(key, AddressKey) and key.space and code == errno.EACCES:
-                named = r.links(there.socket.dump(r.GETLINK, r.get_link(key.index), 0)).values()
+                named = links.by_index(there.socket.dump(rt.GETLINK, links.get_link(key.index), 0)).values()
                 # What was refused is read again and tried once more.
-                self.writes += sum(ipv6.switch_on(there.descriptor, r.name_of(seen)) for seen in named)
+                self.writes += sum(ipv6.switch_on(there.descriptor, links.name_of(seen)) for seen in named)
         return outcomes
 
     def _end(self, change: Change) -> tuple[int, Outcome | None]:
@@ -329,24 +330,26 @@ class Linux:
 
 def _in_the_way(there: netlink.Socket, key: RouteKey) -> str:
     """Whose route to the same destination there is."""
-    names = {index: r.name_of(seen) for index, seen in r.links(there.dump(r.GETLINK, r.get_links())).items()}
-    routes = there.dump(r.GETROUTE, r.routes_request(key.destination.family, protocol=0))
-    found = [r.whose(body, names) for body in routes if r.is_to(key.destination, body)]
+    told = links.by_index(there.dump(rt.GETLINK, links.get_links()))
+    names = {index: links.name_of(seen) for index, seen in told.items()}
+    there_are = there.dump(rt.GETROUTE, routes.request(key.destination.family, protocol=0))
+    found = [routes.whose(body, names) for body in there_are if routes.is_to(key.destination, body)]
     return f": another's route is there: {found[0]}" if found else ""
 
 
 def _objects(space: str, there: netlink.Socket) -> Iterator[tuple[Any, Any]]:
+    table = rt.ANY_TABLE if space else rt.MAIN_TABLE
     for family in FAMILIES:
         any_of_family = bytes((family.number,)) + bytes(11)
         asked: tuple[tuple[int, bytes, Callable[[str, bytes], tuple[Any, Any] | None]], ...] = (
-            (r.GETADDR, any_of_family[:8], r.address_of),
-            (r.GETROUTE, r.routes_request(family, table=r.ANY_TABLE if space else r.MAIN_TABLE), r.route_of),
-            (r.GETNEIGH, any_of_family, r.neighbour_of),
-            *(((r.GETRULE, any_of_family, r.rule_of),) if space else ()),
+            (rt.GETADDR, any_of_family[:8], routes.address_of),
+            (rt.GETROUTE, routes.request(family, table=table), routes.route_of),
+            (rt.GETNEIGH, any_of_family, neighbours.neighbour_of),
+            *(((rt.GETRULE, any_of_family, routes.rule_of),) if space else ()),
         )
         for kind, request, parse in asked:
             for body in there.dump(kind, request):
-                item = parse(space, body) if r.is_marked(kind - 2, body) else None
+                item = parse(space, body) if rt.is_marked(kind - 2, body) else None
                 if item is not None:
                     yield item
 

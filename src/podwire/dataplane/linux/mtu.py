@@ -6,7 +6,8 @@ Invariants: never a guess: 0 where there is no default route, and then nothing i
 from struct import unpack_from
 
 from podwire.dataplane import netlink
-from podwire.dataplane.linux import render as r
+from podwire.dataplane.linux import links
+from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.messages import attrs
 from podwire.model.addresses import FAMILIES
 
@@ -17,16 +18,16 @@ def default_route_mtu() -> int:
     """In bytes; of the best default route, IPv4 before IPv6. Raises OSError."""
     there = netlink.Socket(netlink.ROUTE)
     try:
-        links = r.links(there.dump(r.GETLINK, r.get_links()))
+        told = links.by_index(there.dump(rt.GETLINK, links.get_links()))
         for family in FAMILIES:
             found: list[tuple[int, int]] = []
-            for body in there.dump(r.GETROUTE, bytes((family.number,)) + bytes(11)):
+            for body in there.dump(rt.GETROUTE, bytes((family.number,)) + bytes(11)):
                 seen = attrs(body, 12)
-                if body[1] == 0 and body[4] == r.MAIN_TABLE and _RTA_OIF in seen:
+                if body[1] == 0 and body[4] == rt.MAIN_TABLE and _RTA_OIF in seen:
                     metric = unpack_from("=I", seen[_RTA_PRIORITY])[0] if _RTA_PRIORITY in seen else 0
                     found.append((metric, unpack_from("=I", seen[_RTA_OIF])[0]))
             if found:
-                return int(unpack_from("=I", links[min(found)[1]][r.IFLA_MTU])[0])
+                return int(unpack_from("=I", told[min(found)[1]][rt.IFLA_MTU])[0])
     finally:
         there.close()
     return 0

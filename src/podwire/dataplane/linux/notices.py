@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from struct import unpack_from
 from typing import Any
 
-from podwire.dataplane.linux import render as r
+from podwire.dataplane.linux import links, neighbours, render, routes
+from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.messages import Notice, attrs
 from podwire.ipam.blocks import FIRST_INDEX
 from podwire.model.network import LOOPBACK, Link, LinkKey, Route, RouteKey, SysctlKey, UpKey
@@ -29,10 +30,10 @@ Judged = Iterator[tuple[Any, bool]]
 Parse = Callable[[str, bytes], tuple[Any, Any] | None]
 
 _OBJECTS: dict[int, Parse] = {
-    r.NEWADDR: r.address_of,
-    r.NEWROUTE: r.route_of,
-    r.NEWNEIGH: r.neighbour_of,
-    r.NEWRULE: r.rule_of,
+    rt.NEWADDR: routes.address_of,
+    rt.NEWROUTE: routes.route_of,
+    rt.NEWNEIGH: neighbours.neighbour_of,
+    rt.NEWRULE: routes.rule_of,
 }
 
 
@@ -50,71 +51,74 @@ def numbers(notices: Iterable[Notice], held: Held) -> dict[int, str]:
     """The numbers of pods' namespaces that notices of our links tell."""
     found: dict[int, str] = {}
     for notice in notices:
-        if notice.kind == r.NEWLINK and notice.nsid is None:
+        if notice.kind == rt.NEWLINK and notice.nsid is None:
             seen = attrs(notice.body, 16)
-            link = held.get(LinkKey(r.name_of(seen))) if r.IFLA_LINK_NETNSID in seen and r.IFLA_IFNAME in seen else None
+            told = rt.IFLA_LINK_NETNSID in seen and rt.IFLA_IFNAME in seen
+            link = held.get(LinkKey(links.name_of(seen))) if told else None
             if isinstance(link, Link) and link.space:
-                found[r.number_of_space(seen)] = link.space
+                found[links.number_of_space(seen)] = link.space
     return found
 
 
 def _judge(space: str, notice: Notice, held: Held) -> Judged:
     kind, body, _ = notice
-    if kind in (r.NEWLINK, r.DELLINK) and body[0] == 0:  # not what a bridge says of its ports
+    if kind in (rt.NEWLINK, rt.DELLINK) and body[0] == 0:  # not what a bridge says of its ports
         index = int(unpack_from("=i", body, 4)[0])
-        seen = attrs(body, 16) | {r.FLAGS: body[8:12]}
+        seen = attrs(body, 16) | {rt.FLAGS: body[8:12]}
         of_link = _pods_end if space else _nodes_end
-        yield from of_link(space, index, None if kind == r.DELLINK else seen, held)
-    elif kind == r.NEWNETCONF and not space:
+        yield from of_link(space, index, None if kind == rt.DELLINK else seen, held)
+    elif kind == rt.NEWNETCONF and not space:
         yield from _setting(body, held)
     elif kind in _OBJECTS:
         item = _OBJECTS[kind](space, body)
         if item is not None:
             key, value = item
-            was, marked = held.get(key), r.is_marked(kind, body)
-            yield key, was is not UNKNOWN and (marked if was is None else not marked or r.place(was, value) != value)
+            was, marked = held.get(key), rt.is_marked(kind, body)
+            altered = marked if was is None else not marked or render.place(was, value) != value
+            yield key, was is not UNKNOWN and altered
     elif kind - 1 in _OBJECTS:
         item = _OBJECTS[kind - 1](space, body)
         if item is not None:
             yield item[0], held.get(item[0], UNKNOWN) is not UNKNOWN
 
 
-def _nodes_end(_: str, index: int, seen: r.Seen | None, held: Held) -> Judged:
+def _nodes_end(_: str, index: int, seen: rt.Seen | None, held: Held) -> Judged:
     key = UpKey("", index)
     if index == LOOPBACK:
-        yield key, seen is None or not r.is_up(seen)
+        yield key, seen is None or not links.is_up(seen)
     elif held.get(key, UNKNOWN) is UNKNOWN:
         # Somebody else's: routes by way of it come and go with it, and nothing is told of them.
         yield key, any(isinstance(k, RouteKey) and not k.space and _by_others(v) for k, v in held.items())
     elif seen is None:
         yield key, True
     else:
-        link = held.get(LinkKey(r.name_of(seen)))
+        link = held.get(LinkKey(links.name_of(seen)))
         if link is not UNKNOWN:
-            yield key, not (isinstance(link, Link) and r.is_up(seen) and _alike(index, seen, link))
+            yield key, not (isinstance(link, Link) and links.is_up(seen) and _alike(index, seen, link))
 
 
 def _by_others(route: Any) -> bool:
     return route is UNKNOWN or (isinstance(route, Route) and route.via is not None)
 
 
-def _alike(index: int, seen: r.Seen, link: Link) -> bool:
+def _alike(index: int, seen: rt.Seen, link: Link) -> bool:
     """Whether the node's end is as it was left; the pod's end tells of itself."""
-    _, now = r.link_of(index, seen, {r.other_end(seen): (link.space, link.inner, link.interface, link.mac)})
-    return now == link and not r.is_doomed(seen)
+    _, now = links.link_of(index, seen, {links.other_end(seen): (link.space, link.inner, link.interface, link.mac)})
+    return now == link and not links.is_doomed(seen)
 
 
-def _pods_end(space: str, index: int, seen: r.Seen | None, held: Held) -> Judged:
+def _pods_end(space: str, index: int, seen: rt.Seen | None, held: Held) -> Judged:
     key = UpKey(space, index)
     was = held.get(key, UNKNOWN)
     if was is UNKNOWN:
         return
     ends = (v for k, v in held.items() if isinstance(k, LinkKey) and isinstance(v, Link) and v.space == space)
     link = next((link for link in ends if link.inner == index), None)
-    if seen is None or r.up(space, {index: seen}, {index}).get(key) != was:
+    if seen is None or links.up(space, {index: seen}, {index}).get(key) != was:
         yield key, True
     else:
-        yield key, link is not None and (seen.get(r.IFLA_ADDRESS, b""), r.name_of(seen)) != (link.mac, link.interface)
+        now = seen.get(rt.IFLA_ADDRESS, b""), links.name_of(seen)
+        yield key, link is not None and now != (link.mac, link.interface)
 
 
 def _setting(body: bytes, held: Held) -> Judged:

@@ -11,7 +11,8 @@ import platform
 from struct import pack, pack_into, unpack_from
 
 from podwire.dataplane import netlink
-from podwire.dataplane.linux import render as r
+from podwire.dataplane.linux import links
+from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.messages import attrs
 from podwire.doctor.findings import Unseen
 
@@ -96,15 +97,15 @@ def _call(number: int, command: int, asked: bytearray) -> int:
 def _at_interfaces() -> list[str]:
     there = netlink.Socket(netlink.ROUTE, reader=True)
     try:
-        links = {index: r.name_of(seen) for index, seen in r.links(there.dump(r.GETLINK, r.get_links())).items()}
+        told = links.by_index(there.dump(rt.GETLINK, links.get_links()))
         found = []
-        for index, link in links.items():
+        for index, link in told.items():
             for parent, hook in _HOOKS.items():
                 for body in _filters(there, index, parent):
                     seen = attrs(body, 20)
                     if seen.get(1, b"").rstrip(b"\0") == b"bpf" and (name := attrs(seen.get(2, b"")).get(7, b"")):
                         text = name.rstrip(b"\0").decode(errors="replace")
-                        found.append(f"{link} {hook}: {text.partition('.')[0]}")
+                        found.append(f"{links.name_of(link)} {hook}: {text.partition('.')[0]}")
         return found
     finally:
         there.close()

@@ -11,7 +11,8 @@ from struct import pack
 from podwire.cni.install import NoPython, find_python, native_plugin
 from podwire.controller.difference import Change
 from podwire.dataplane import netlink
-from podwire.dataplane.linux import render as r
+from podwire.dataplane.linux import links, neighbours, render, routes
+from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.messages import CREATE, EXCL, Message, attr, nest, text, u32
 from podwire.dataplane.nftables import libnftables
 from podwire.dataplane.nftables.layout import keyword, layout
@@ -87,10 +88,10 @@ def _tried() -> Trial:
     nat = [_said(_nat(keyword(family))) for family in FAMILIES if not rules[family.name]]
     there = netlink.Socket(netlink.ROUTE)
     try:
-        there.send([Message(r.NEWLINK, 0, _up(1))])
+        there.send([Message(rt.NEWLINK, 0, _up(1))])
         veth, lost = _link(there)
         lost += _addresses(there) if not veth else []
-        errors = there.send([Message(r.NEWLINK, CREATE | EXCL, _vxlan())])
+        errors = there.send([Message(rt.NEWLINK, CREATE | EXCL, _vxlan())])
     finally:
         there.close()
     vxlan = os.strerror(errors[0]) if errors else ""
@@ -114,7 +115,7 @@ def _nat(family: str) -> str:
 
 
 def _up(index: int) -> bytes:
-    return pack("=BxHiII", 0, 0, index, r.UP, r.UP)
+    return pack("=BxHiII", 0, 0, index, rt.UP, rt.UP)
 
 
 def _link(there: netlink.Socket) -> tuple[str, list[str]]:
@@ -122,16 +123,16 @@ def _link(there: netlink.Socket) -> tuple[str, list[str]]:
     link = Link(_INDEX, NODE_MAC, _HERE, _INNER, "doctor", _MAC, 1400, (f"{_NAME}.s00.trial",), "doctor/trial")
     descriptor = os.open(_HERE, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        messages = r.render(LinkKey(_NAME), Change(None, link), descriptor)
-        errors = there.send([*messages, Message(r.NEWLINK, 0, _up(_INNER)), Message(r.NEWLINK, 0, _up(_INDEX))])
+        messages = render.render(LinkKey(_NAME), Change(None, link), descriptor)
+        errors = there.send([*messages, Message(rt.NEWLINK, 0, _up(_INNER)), Message(rt.NEWLINK, 0, _up(_INDEX))])
     finally:
         os.close(descriptor)
     if 0 in errors:
         return os.strerror(errors[0]), []
-    found = r.links(there.dump(r.GETLINK, r.get_links())).get(_INDEX)
-    if found is None or not r.is_ours(found):
+    found = links.by_index(there.dump(rt.GETLINK, links.get_links())).get(_INDEX)
+    if found is None or not links.is_ours(found):
         return "it is not what was made", []
-    _, seen = r.link_of(_INDEX, found, {})
+    _, seen = links.link_of(_INDEX, found, {})
     return "", [] if (seen.altnames, seen.alias) == (link.altnames, link.alias) else ["other names of links"]
 
 
@@ -142,7 +143,7 @@ def _addresses(there: netlink.Socket) -> list[str]:
         if family == IPV6 and not os.path.exists("/proc/sys/net/ipv6/conf/all"):
             continue
         wanted = _wanted(family)
-        there.send([message for key, value in wanted.items() for message in r.render(key, Change(None, value), -1)])
+        there.send([it for key, value in wanted.items() for it in render.render(key, Change(None, value), -1)])
         seen = _seen(there, family)
         lost += [f"{family} {_word(key)}" for key, value in wanted.items() if seen.get(key) != value]
     return lost
@@ -160,9 +161,9 @@ def _wanted(family: Family) -> dict[AddressKey | NeighbourKey | RouteKey, bool |
 def _seen(there: netlink.Socket, family: Family) -> dict[object, object]:
     whole = bytes((family.number,)) + bytes(11)
     parts = [
-        *(r.address_of("", body) for body in there.dump(r.GETADDR, whole[:8])),
-        *(r.neighbour_of("", body) for body in there.dump(r.GETNEIGH, whole)),
-        *(r.route_of("", body) for body in there.dump(r.GETROUTE, r.routes_request(family))),
+        *(routes.address_of("", body) for body in there.dump(rt.GETADDR, whole[:8])),
+        *(neighbours.neighbour_of("", body) for body in there.dump(rt.GETNEIGH, whole)),
+        *(routes.route_of("", body) for body in there.dump(rt.GETROUTE, routes.request(family))),
     ]
     return {part[0]: part[1] for part in parts if part is not None}
 
@@ -175,4 +176,4 @@ def _word(key: object) -> str:
 def _vxlan() -> bytes:
     # IFLA_VXLAN_ID 1, IFLA_VXLAN_PORT 15 (if_link.h).
     data = nest(2, u32(1, 4096) + attr(15, (4789).to_bytes(2, "big")))
-    return bytes(16) + text(r.IFLA_IFNAME, "doctorvx") + nest(r.IFLA_LINKINFO, text(1, "vxlan") + data)
+    return bytes(16) + text(rt.IFLA_IFNAME, "doctorvx") + nest(rt.IFLA_LINKINFO, text(1, "vxlan") + data)

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from struct import unpack_from
 
 from podwire.dataplane import netlink
-from podwire.dataplane.linux import render as r
+from podwire.dataplane.linux import links, routes
+from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.messages import attrs
 from podwire.doctor.facts import AddressFact, LinkFact, Network, RouteFact
 from podwire.model.addresses import FAMILIES, Address, Family, Prefix, prefix_around
@@ -17,30 +18,28 @@ def read() -> Network:
     """Raises OSError."""
     there = netlink.Socket(netlink.ROUTE, reader=True)
     try:
-        seen = r.links(there.dump(r.GETLINK, r.get_links()))
-        names = {index: r.name_of(one) for index, one in seen.items()}
-        links = tuple(
-            LinkFact(names[index], unpack_from("=I", one[r.IFLA_MTU])[0]) for index, one in sorted(seen.items())
-        )
+        seen = links.by_index(there.dump(rt.GETLINK, links.get_links()))
+        names = {index: links.name_of(one) for index, one in seen.items()}
+        facts = [LinkFact(names[index], unpack_from("=I", one[rt.IFLA_MTU])[0]) for index, one in sorted(seen.items())]
         addresses = [it for family in FAMILIES for it in _addresses(there, family, names)]
-        routes = [it for family in FAMILIES for it in _routes(there, family, names)]
+        ways = [it for family in FAMILIES for it in _routes(there, family, names)]
     finally:
         there.close()
-    return Network(links, tuple(addresses), tuple(routes))
+    return Network(tuple(facts), tuple(addresses), tuple(ways))
 
 
 def _addresses(there: netlink.Socket, family: Family, names: dict[int, str]) -> Iterator[AddressFact]:
-    for body in there.dump(r.GETADDR, bytes((family.number,)) + bytes(7)):
+    for body in there.dump(rt.GETADDR, bytes((family.number,)) + bytes(7)):
         seen = attrs(body, 8)
         local = Address(seen.get(2, seen.get(1, b"")))
         if len(local) == family.size:
             link = names.get(unpack_from("=I", body, 4)[0], "?")
-            yield AddressFact(link, local, prefix_around(local, body[1]), r.address_of("", body) is not None)
+            yield AddressFact(link, local, prefix_around(local, body[1]), routes.address_of("", body) is not None)
 
 
 def _routes(there: netlink.Socket, family: Family, names: dict[int, str]) -> Iterator[RouteFact]:
-    for body in there.dump(r.GETROUTE, bytes((family.number,)) + bytes(11)):
-        if body[4] != r.MAIN_TABLE or body[7] != r.UNICAST:
+    for body in there.dump(rt.GETROUTE, bytes((family.number,)) + bytes(11)):
+        if body[4] != rt.MAIN_TABLE or body[7] != rt.UNICAST:
             continue
         seen = attrs(body, 12)
         index = unpack_from("=I", seen[_LINK])[0] if _LINK in seen else 0
@@ -48,4 +47,4 @@ def _routes(there: netlink.Socket, family: Family, names: dict[int, str]) -> Ite
             index = unpack_from("=i", seen[_MULTIPATH], 4)[0]
         destination = Prefix(Address(seen.get(_DESTINATION, bytes(family.size))), body[1])
         metric = unpack_from("=I", seen[_PRIORITY])[0] if _PRIORITY in seen else 0
-        yield RouteFact(destination, names.get(index, "?"), body[5] == r.PROTOCOL, body[5] == _LEARNED, metric)
+        yield RouteFact(destination, names.get(index, "?"), body[5] == rt.PROTOCOL, body[5] == _LEARNED, metric)
