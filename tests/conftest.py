@@ -4,6 +4,7 @@ HYPOTHESIS_PROFILE=quick draws few examples: for a first look, while something i
 """
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -12,6 +13,9 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=10)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "untimed"))
+
+# A shell's job in the background ignores it, and whatever that starts does too: tests send it to programs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -73,6 +73,23 @@ def send_as(space: Space, source: str, to: str, port: int, said: bytes) -> None:
         out.send(NODE_MAC + out.getsockname()[4] + bytes.fromhex(kind) + ip + udp)
 
 
+def raw(space: Space | None, family: socket.AddressFamily, protocol: int) -> socket.socket:
+    """Sends what follows the IP header."""
+    if space is None:
+        return socket.socket(family, socket.SOCK_RAW, protocol)
+    with entered(space):
+        return socket.socket(family, socket.SOCK_RAW, protocol)
+
+
+def lone_segment(source: str, to: str, flags: int) -> bytes:
+    """Of TCP, from port 40000 to 80, of no connection."""
+    family = socket.AF_INET6 if ":" in to else socket.AF_INET
+    ends = socket.inet_pton(family, source) + socket.inet_pton(family, to)
+    segment = struct.pack(">HHIIBBHHH", 40000, 80, 1, 1, 0x50, flags, 1000, 0, 0)
+    check = _checksum(ends + struct.pack(">II", len(segment), 6) + segment)
+    return segment[:16] + struct.pack(">H", check) + segment[18:]
+
+
 @contextmanager
 def overhearing(space: Space | None, interface: str) -> Iterator[socket.socket]:
     """All that passes by an interface, from now on."""

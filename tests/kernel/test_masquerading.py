@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from podwire.model.addresses import FAMILIES, IPV4, Family, parse_prefix
-from podwire.model.objects import NodeKey, Protocol
+from podwire.model.addresses import FAMILIES, IPV4, Family, parse_address, parse_prefix
+from podwire.model.objects import NodeKey, Protocol, Service, ServiceKey, ServicePort
 from tests.kernel.outside import NODES, connect, members
 from tests.kernel.rig import Rig, Space, entered, service, sh
 from tests.packets.answering import Answering, Question, answering, ask
@@ -18,6 +18,7 @@ POD = {4: "10.1.1.2", 16: "fd01::2"}
 UPLINK = {4: "192.0.2.1", 16: "fd99::1"}
 FAR_NODE = {4: "192.0.2.2", 16: "fd99::2"}
 SERVICE = 30
+CLUSTER_IPS = tuple(map(parse_address, ("10.96.0.77", "fd00:96::77")))
 EVERY = [pytest.param(p, f, id=f"{p.name} over {f}") for p in Protocol for f in FAMILIES]
 
 
@@ -126,6 +127,31 @@ async def test_a_node_on_the_same_link_sees_the_pod_while_it_is_one(
     assert (await place.rig.change((NodeKey("two"), None))).error is None
     assert place.sees(FAR_NODE[family.size], protocol) == f"two {UPLINK[family.size]}"
     assert await place.rig.drift() == []
+
+
+@pytest.mark.parametrize(("protocol", "family"), EVERY)
+async def test_a_machine_outside_answers_though_a_service_names_its_address(
+    place: Place, protocol: Protocol, family: Family
+) -> None:
+    """Whoever names somebody's address takes one port of it, and leaves the others as they were."""
+    await started(place)
+    nas = NAS.address(family)
+    named = Service((ServicePort("p", protocol, 4711),), CLUSTER_IPS, (parse_address(nas),))
+    assert (await place.rig.change((ServiceKey("default", "taker"), named))).error is None
+    assert place.sees(nas, protocol) == f"nas {UPLINK[family.size]}"
+
+
+@pytest.mark.parametrize(("protocol", "family"), EVERY)
+async def test_what_the_network_leads_back_is_refused_at_once(place: Place, protocol: Protocol, family: Family) -> None:
+    """A pod asks an external IP at a port that no Service has, and a router knows that this node has the address."""
+    await started(place, masquerade=False)
+    address, way = {4: ("203.0.113.5", "-4"), 16: ("fd00:cc::5", "-6")}[family.size]
+    named = Service((ServicePort("p", protocol, 4711),), CLUSTER_IPS, (parse_address(address),))
+    assert (await place.rig.change((ServiceKey("default", "taker"), named))).error is None
+    sh("ip", way, "-n", place.outside.name, "route", "add", address, "via", UPLINK[family.size])
+    for setting in ("net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"):
+        sh("ip", "netns", "exec", place.outside.name, "sysctl", "-qw", setting)
+    assert place.sees(address, protocol) == "ConnectionRefusedError"
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)

@@ -419,7 +419,7 @@ def test_the_masquerading_address_of_a_node_without_one_is_the_kernels_to_choose
             "198.51.100.4:54/UDP",
             Verdict.PASSED_ON,
             None,
-            "outside of the cluster, by the node's own routes",
+            "outside of the cluster, by the node's own routes, which sees 192.0.2.1 in the pod's place: masqueraded",
             id="a port of an external IP that no Service has",
         ),
         pytest.param(

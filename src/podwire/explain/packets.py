@@ -142,7 +142,7 @@ def seen_client(now: Snapshot, client: Address | None, backend: Address) -> tupl
 
 def _goes_out(now: Snapshot, client: Address, to: Address) -> bool:
     """Whether it leaves the node, and there gets its address."""
-    return not is_own(now, to) and not is_external_ip(now, to) and is_masqueraded(now, client, to)
+    return not is_own(now, to) and is_masqueraded(now, client, to)
 
 
 def _uplink(now: Snapshot, family: Family) -> str:

@@ -36,6 +36,8 @@ def stop(step: Step, rule: str) -> tuple[Stop | None, str]:
     """Of a rule that stops packets; None where its text is not known."""
     if step.event.chain in ("guard", "guardout"):
         return _STOPS[0][1:]
+    if step.event.chain in ("unplaced", "stray"):
+        return Stop.DROPPED, "dropped: connection tracking knows no connection that it belongs to"
     found = next((each for each in _STOPS if each[0] in rule), None)
     return found[1:] if found is not None else (None, "stopped by a rule that is not known any more")
 

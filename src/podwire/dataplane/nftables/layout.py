@@ -25,11 +25,12 @@ and add again in one go is looked up twice: see LOOKS.
                that `remembered` names; so does post
     known      counts each further packet of a Service's connection (`traffic`), by frontend and direction; the
                elements come with the first (`traffic_add`, `served_add`), if it is a Service's (`traffic_new`, …)
-    stray      a segment that connection tracking can't place goes untranslated, to somebody who knows no such
+    unplaced   what connection tracking can't place is not translated, and not refused either: what goes to a Service's
+               address is dropped, since it would circle
+    stray      a segment that it can't place goes untranslated, to somebody who knows no such
                connection and would reset the one that lives: from and to pods, Services and the node it is dropped
     post       a pod that reaches itself through a Service must see another source; so must whoever is outside of the
-               cluster and knows no way to a pod: all but `unmasqueraded`, and the Services' external
-               addresses, which may lead back here
+               cluster and knows no way to a pod: all but `unmasqueraded`
     remote     so must a backend elsewhere whose client is elsewhere too: its answer has to come back by this node
 
 No rule asks `departed`: it is the agent's own note (departed.py).
@@ -175,30 +176,38 @@ def _counting(ip: str, original: str) -> dict[str, list[str]]:
 def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
     """A packet of a connection that is known pays for one hook, and for no more rules than it has to: that is felt."""
     # From a pod's link only what its own routes lead back there; of IPv6 also what never leaves the link. In
-    # connections that are known IPv4 leaves that to the kernel's own check, the link's rp_filter.
+    # connections that are known IPv4 leaves that to the kernel's own check, the link's rp_filter; which a datagram to a
+    # connected socket of the node passes by, since the socket knows its route (net.ipv4.udp_early_demux).
+    some = "" if ip == "ip6" else "meta l4proto udp "
     own = "ip6 saddr != fe80::/10 ip6 saddr != :: " if ip == "ip6" else ""
     spoofed = [f'iifname "pw*" {own}fib saddr . iif oif missing drop']
     # First packets only: a source that may no longer come keeps the connections that it has, as with kube-proxy.
     restricted = f"ct state new {frontend} @restricted {frontend} . {ip} saddr != @allowed drop"
-    # A reset or a SYN out of order harms nobody; a SYN's answer may be all that a node on one of two ways sees.
-    stray = "ct state invalid tcp flags ! syn,rst"
     count = 'iif != "lo" ct status dnat jump traffic'  # what goes through lo was counted on its way out
     return {
         "guard": [
             "ct state established goto known",
-            f"{stray} goto stray",
+            "ct state invalid jump unplaced",
             *spoofed,
             restricted,
             count,
-            # A pod's packet that the network led back is no first one, so that NAT's chains don't see it.
-            *(f"ct status confirmed ct status ! dnat {rule}" for rule in _elsewhere(ip)),
+            # A pod's packet that the network led back is no first one, so that NAT's chains don't see it. Where it came
+            # by a bridge, a reset would be sent back by that, to who knows no way to the pod.
+            f"ct status confirmed ct status ! dnat {_came(ip)} reject",
         ],
-        "known": [*(spoofed if ip == "ip6" else []), count],
+        "known": [*(f"{some}{rule}" for rule in spoofed), count],
         "guardout": [
             "ct state established ct status dnat goto traffic",
-            f"{stray} {ip} daddr @service_ranges drop",
+            f"ct state invalid {ip} daddr @service_ranges drop",
             restricted,
             "ct status dnat jump traffic",
+        ],
+        "unplaced": [
+            # A reset or a SYN out of order harms nobody; a SYN's answer may be all that a node on one of two ways sees.
+            "tcp flags ! syn,rst goto stray",
+            # NAT's chains, which refuse, don't see it, and it would be led here again and again.
+            f"{ip} daddr @service_ranges drop",
+            f"{_came(ip)} drop",
         ],
         "stray": [
             'iifname "pw*" drop',
@@ -227,7 +236,7 @@ def _rules(ip: str) -> dict[str, list[str]]:
     rules["post"] = [
         *rules["in"],
         f"{ip} saddr . {ip} daddr @pods masquerade",
-        f"{ip} saddr . {ip} saddr @pods {ip} daddr != @unmasqueraded {ip} daddr != @external_ips masquerade",
+        f"{ip} saddr . {ip} saddr @pods {ip} daddr != @unmasqueraded masquerade",
         f"ct status dnat ct original {ip} daddr @service_ranges goto remote",
         *(f"ct status dnat meta l4proto {protocol} {original} @external goto remote" for protocol in PROTOCOLS),
     ]
@@ -262,5 +271,9 @@ def _refusing(ip: str, frontend: str) -> list[str]:
 def _elsewhere(ip: str) -> list[str]:
     """What comes in from elsewhere to an external IP was led here by the network, and would be led here again. Where it
     is a node's own, the node may answer."""
-    came = f'iifname != "pw*" {ip} daddr @external_ips fib daddr type != local'
+    came = _came(ip)
     return [f"meta l4proto tcp {came} reject with tcp reset", f"{came} reject"]
+
+
+def _came(ip: str) -> str:
+    return f'iifname != "pw*" {ip} daddr @external_ips fib daddr type != local'
