@@ -210,7 +210,7 @@ DIFFERENCES = (
         "external IP and load balancer's IP, at a port that no Service has; from everywhere",
         "the packet goes on by the default route; where the router leads such an address to the node it comes back, "
         "until its hops are used up: no answer, or an unreachable host",
-        "refused at once, by the node to which the network leads it",
+        "refused at once, by the node to which the network leads it; no answer for that node's own pods",
         "kube-proxy knows these addresses only together with their ports. Podwire refuses what comes from elsewhere to "
         "one of them and no Service takes; what pods and the node itself send there goes the way of the network first.",
         _of_unknown_ports,

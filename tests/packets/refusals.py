@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from podwire.model.addresses import FAMILIES, IPV4, Family
 from podwire.model.objects import Protocol
-from tests.packets.plan import EMPTY, ONE, ONE_BACKEND, Exposed, Node, Station, service_of
+from tests.packets.plan import EMPTY, ONE, ONE_BACKEND, Exposed, Node, Pod, Station, service_of
 from tests.packets.table import CLIENTS, FRONTENDS, LED_HERE, Kind, frontend
 
 UNKNOWN_PORT = 81
@@ -66,7 +66,9 @@ def refusals() -> list[Refusal]:
 def refused(asker: Station, kind: Kind, protocol: Protocol, why: Why) -> str:
     """How a socket tells it: TCP is reset, the rest gets an ICMP error. A datagram that its own node refuses to send is
     answered by EPERM; to a port that nobody has at its own address or at one that is led here it is sent, and comes
-    back."""
+    back. What comes back from a pod of this node bears the node's address: nobody can tell that pod."""
+    if isinstance(asker, Pod) and asker.node == ONE and kind in LED_HERE and why is Why.UNKNOWN_PORT:
+        return SILENCE
     sent = kind is Kind.NODE_PORT and (asker != ONE or why is Why.UNKNOWN_PORT)
     sent = sent or (kind in LED_HERE and why is Why.UNKNOWN_PORT)
     at_once = isinstance(asker, Node) and not sent and protocol is not Protocol.TCP

@@ -183,6 +183,7 @@ def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
     spoofed = [f'iifname "pw*" {own}fib saddr . iif oif missing drop']
     # First packets only: a source that may no longer come keeps the connections that it has, as with kube-proxy.
     restricted = f"ct state new {frontend} @restricted {frontend} . {ip} saddr != @allowed drop"
+    back = f"ct status confirmed ct status ! dnat {_came(ip)}"
     count = 'iif != "lo" ct status dnat jump traffic'  # what goes through lo was counted on its way out
     return {
         "guard": [
@@ -191,9 +192,10 @@ def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
             *spoofed,
             restricted,
             count,
-            # A pod's packet that the network led back is no first one, so that NAT's chains don't see it. Where it came
-            # by a bridge, a reset would be sent back by that, to who knows no way to the pod.
-            f"ct status confirmed ct status ! dnat {_came(ip)} reject",
+            # A pod's packet, or the node's own, that the network led back is no first one, so that NAT's chains don't
+            # see it. Where a pod's came by a bridge, a reset would go back by that, to who knows no way to the pod.
+            f"meta l4proto tcp {back} fib saddr type local reject with tcp reset",
+            f"{back} reject",
         ],
         "known": [*(f"{some}{rule}" for rule in spoofed), count],
         "guardout": [
