@@ -258,8 +258,7 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
     stack.push_async_callback(tasks.stop)
     await agent.health.adjust()  # a load balancer that asks meanwhile takes the node for dead
     _follow_sources(agent, tasks, listed is not None)
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # nor is it looked through once: what a start leaves behind in cycles is a few kilobytes
     gc.enable()
     runner = await admin.serve(config.admin_socket, controller, agent.facts, agent.tracer.trace, agent.statistics)
     stack.push_async_callback(runner.cleanup)

@@ -1,6 +1,7 @@
 """The loop: order of events, when an ADD is answered, and that nothing ends it but Shutdown."""
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -99,6 +100,26 @@ async def test_a_bug_in_an_event_is_answered_and_the_loop_goes_on(
     await bench.until("Resync healing of linux")
     assert (await bench.controller.submit(ADD)).error is None
     assert await bench.controller.verify() == {}
+
+
+class Made(dict[Any, Any]):
+    """One that can be watched."""
+
+
+async def test_what_an_event_came_to_is_let_go_before_the_next_one_comes(bench: Bench) -> None:
+    capability = world.CAPABILITIES[0]
+    made: list[weakref.ref[Made]] = []
+
+    def watched(*of: Any) -> dict[str, dict[Any, Any]]:
+        found = {driver: Made(wanted) for driver, wanted in capability.desired(*of).items()}
+        made.extend(map(weakref.ref, found.values()))
+        return dict(found)
+
+    bench.controller._transaction.capabilities = (capability._replace(desired=watched), *world.CAPABILITIES[1:])
+    assert (await bench.controller.submit(Resync(ResyncReason.ON_DEMAND))).error is None
+    await asyncio.sleep(0)
+    assert made
+    assert [it() for it in made] == [None] * len(made)
 
 
 def _bug(*_: object) -> object:

@@ -5,6 +5,7 @@ texts here. Exit codes: 0 as asked, 1 no (drift, a refused request, a wrong file
 argument, 3 no agent answered.
 """
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -66,6 +67,7 @@ def agent(*, config: Path) -> None:
     from podwire.cli.target import read
 
     right = read(config)  # before the agent's imports: a mistake is told at once
+    gc.disable()  # until the agent has started: what it imports and makes stays
     from podwire.agent import Ended, run
     from podwire.preflight import CannotStart
 

@@ -146,23 +146,30 @@ class Controller:
             while not (self._follow_ups or self._requests):
                 self._wake.clear()
                 await self._wake.wait()
-            event, answer = (self._follow_ups or self._requests).popleft()
-            result = await self._handle(event)
-            for beside in (
-                self._tell,
-                self._count,
-                self.follow,
-                self._heal_later,
-                self._room_made,
-                self._mending.ended,
-            ):
-                _guarded(beside, result)
-            self._answer(result, answer)
-            if isinstance(event, Shutdown):
-                self._mending.close()
-                for timer in (*self._healing.values(), *self._roomy.values()):
-                    timer.cancel()
+            if await self._next_one():
                 return
+
+    async def _next_one(self) -> bool:
+        """One event; whether it was the last. What it came to is let go with it: a start's is as much as all that it
+        made."""
+        event, answer = (self._follow_ups or self._requests).popleft()
+        result = await self._handle(event)
+        for beside in (
+            self._tell,
+            self._count,
+            self.follow,
+            self._heal_later,
+            self._room_made,
+            self._mending.ended,
+        ):
+            _guarded(beside, result)
+        self._answer(result, answer)
+        if not isinstance(event, Shutdown):
+            return False
+        self._mending.close()
+        for timer in (*self._healing.values(), *self._roomy.values()):
+            timer.cancel()
+        return True
 
     def _queue(self, queue: deque[tuple[Event, Answer]], event: Event, answer: Answer) -> Answer:
         queue.append((event, answer))
