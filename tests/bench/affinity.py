@@ -18,8 +18,8 @@ from typing import Any
 
 from podwire.dataplane import netlink
 from podwire.dataplane.messages import attrs, text
-from podwire.dataplane.nftables import reading
 from podwire.dataplane.nftables import wire as w
+from podwire.dataplane.nftables.elements import elements
 from podwire.model.addresses import IPV4, parse_address
 from tests.bench import objects
 from tests.bench.api_server import ApiServer
@@ -48,7 +48,7 @@ class Remembered:
         """Those whose entry leads to that address, where entries say where they lead."""
         wanted = bytes(parse_address(address)) if address else b""
         dumped = (self._socket.dump(w.GETELEM, self._table + text(2, name)) for name in self.sets())
-        return sum(it.data.startswith(wanted) for bodies in dumped for it in reading.elements(bodies))
+        return sum(it.data.startswith(wanted) for bodies in dumped for it in elements(bodies))
 
     def close(self) -> None:
         self._socket.close()

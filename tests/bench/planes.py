@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, Protocol
 
 from podwire.dataplane import netlink
 from podwire.dataplane.messages import text
-from podwire.dataplane.nftables import reading
 from podwire.dataplane.nftables import wire as w
+from podwire.dataplane.nftables.elements import elements
 from podwire.model.addresses import IPV4
 from tests.bench.api_server import PORT
 from tests.bench.figures import resident
@@ -197,7 +197,7 @@ def programmed(plane: Plane, space: Space) -> int:
         there = netlink.Socket(netlink.NETFILTER)
     try:
         request = w.head(IPV4) + text(1, plane.table) + text(2, plane.services)
-        return sum(1 for _ in reading.elements(there.dump(w.GETELEM, request)))
+        return sum(1 for _ in elements(there.dump(w.GETELEM, request)))
     finally:
         there.close()
 

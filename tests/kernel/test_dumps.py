@@ -6,7 +6,8 @@ from podwire.controller.difference import Scope
 from podwire.dataplane import netlink
 from podwire.dataplane.messages import text
 from podwire.dataplane.nftables import wire as w
-from podwire.dataplane.nftables.reading import elements, frontend_of
+from podwire.dataplane.nftables.elements import elements
+from podwire.dataplane.nftables.reading import frontend_of
 from podwire.dataplane.nftables.render import frontend_key
 from podwire.model.addresses import IPV4, parse_address
 from podwire.model.network import Frontend

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.dataplane.messages import NESTED, attr, nest, text
-from podwire.dataplane.nftables import reading
 from podwire.dataplane.nftables import wire as w
+from podwire.dataplane.nftables.elements import elements
 from podwire.model.addresses import IPV4, IPV6
 
 
@@ -49,7 +49,7 @@ def test_an_element_is_the_same_bytes_however_it_is_made(it: Given) -> None:
 def test_every_element_is_read_whatever_comes_before_it(alike: list[Given], others: list[Given], first: bool) -> None:
     given_ = [*others, *alike] if first else [*alike, *others]
     body = w.head(IPV4) + text(1, "podwire") + text(2, "eps") + nest(3, *map(in_parts, given_))
-    read = list(reading.elements([body]))
+    read = list(elements([body]))
     assert [(it.key, it.data, it.flags, it.until) for it in read] == [tuple(it) for it in given_]
     for was, it in zip(given_, read, strict=True):
         until = attr(10 | NESTED, attr(1, was.beyond)) if was.beyond else b""
@@ -60,4 +60,4 @@ def test_every_element_is_read_whatever_comes_before_it(alike: list[Given], othe
 @given(st.binary(max_size=120))
 def test_whatever_bytes_come_are_read_or_passed_over(body: bytes) -> None:
     for listed in (body, w.head(IPV6) + nest(3, body), w.head(IPV6) + nest(3, attr(1, body))):
-        list(reading.elements([listed]))
+        list(elements([listed]))

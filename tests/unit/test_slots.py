@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.controller.difference import Change
-from podwire.dataplane.messages import attr, attrs, nest
+from podwire.dataplane.messages import attr, attrs, nest, text
 from podwire.dataplane.nftables import reading, slots
 from podwire.dataplane.nftables import render as r
 from podwire.dataplane.nftables import wire as w
 from podwire.dataplane.nftables.driver import MAPS
+from podwire.dataplane.nftables.elements import elements
 from podwire.dataplane.nftables.layout import CLASSES
 from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, parse_address
 from podwire.model.network import (
@@ -123,21 +124,17 @@ class Maps:
         for message in messages:
             assert len(message.body) < 65_535
             name = attrs(message.body, 4)[2][:-1].decode()
-            elements = self.held.setdefault(name, {})
-            for key, data, flags, _, until in reading.elements([message.body]):
+            held = self.held.setdefault(name, {})
+            for key, data, flags, _, until in elements([message.body]):
                 if message.kind == w.DELELEM:
-                    assert elements.pop(key)[2] == until
+                    assert held.pop(key)[2] == until
                 else:
-                    assert key not in elements, "EEXIST"
-                    elements[key] = (data, flags, until)
+                    assert key not in held, "EEXIST"
+                    held[key] = (data, flags, until)
 
     def read(self, family: Family) -> Mapping[object, object]:
         dumped = {
-            name: [
-                m.body
-                for key, (data, flags, until) in some.items()
-                for m in w.messages(family, name, [w.element(key, data, flags, until)])
-            ]
+            name: [m.body for m in w.messages(family, name, [w.element(key, *it) for key, it in some.items()])]
             for name, some in self.held.items()
         }
         return reading.keys(family, dumped)
@@ -258,14 +255,16 @@ elements_of_hands = st.lists(
 
 @given(elements_of_hands)
 def test_whatever_hands_put_into_the_maps_is_read_and_can_be_removed(drawn: list[tuple[str, bytes, int, int]]) -> None:
-    """Any protocol number, any slot, no data where there should be some, a catch-all."""
-    dumped: dict[str, list[bytes]] = {}
+    """Any protocol number, any slot, no data where there should be some, a catch-all; beside each other."""
+    put: dict[str, list[bytes]] = {}
     for name, address, protocol, slot in drawn:
         key = address + bytes((protocol, 0, 0, 0)) + bytes((0, 80, 0, 0)) + slot.to_bytes(4, "little")
         key = key[: SIZES.get(name, 12)]
         key = key[: slot % 17] if slot % 3 == 0 else key  # in a table of another form than ours
-        element = w.element(key) if slot % 5 else nest(1, attr(3, bytes((0, 0, 0, 2))))
-        dumped.setdefault(name, []).append(w.message(bytes(4), [element], False).body)
+        data = attr(1, address + bytes((0, 80, 0, 0))) if slot % 2 else b""
+        element = w.element(key, data) if slot % 5 else nest(1, attr(3, bytes((0, 0, 0, 2))))
+        put.setdefault(name, []).append(element)
+    dumped = {name: [w.message(w.table(IPV4) + text(2, name), some, False).body] for name, some in put.items()}
     for key, value in reading.keys(IPV4, dumped).items():
         gone = slots.slots(Serving(), value) if isinstance(key, Frontend) else None
         assert r.render(key, Change(value, gone if isinstance(key, Frontend) else None)) or value == gone

@@ -14,6 +14,7 @@ from podwire.dataplane.messages import Message, attrs, text
 from podwire.dataplane.nftables import reading
 from podwire.dataplane.nftables import wire as w
 from podwire.dataplane.nftables.affinity import seconds_of
+from podwire.dataplane.nftables.elements import elements
 from podwire.model.addresses import FAMILIES, Family
 from podwire.model.network import Frontend
 from podwire.services.stale import Flow
@@ -51,7 +52,7 @@ class Clients:
         request = w.table(family) + text(2, f"affinity{seconds}")
         try:
             for bodies in self._reading.stream(w.GETELEM, request):
-                for element in () if ended() else reading.elements(bodies):
+                for element in () if ended() else elements(bodies):
                     flow = reading.remembered_flow(family, element)
                     if flow is not None and element.key is not None:
                         yield Client(flow, family, seconds, element.key)
@@ -87,8 +88,8 @@ def _forget_all(clients: Sequence[Client]) -> list[Message]:
         by_map.setdefault((it.family, it.seconds), []).append(w.element(it.key))
     return [
         message
-        for (family, seconds), elements in by_map.items()
-        for message in w.messages(family, f"affinity{seconds}", elements, delete=True)
+        for (family, seconds), some in by_map.items()
+        for message in w.messages(family, f"affinity{seconds}", some, delete=True)
     ]
 
 

@@ -13,6 +13,7 @@ from podwire.dataplane import netlink
 from podwire.dataplane.messages import Message, text
 from podwire.dataplane.nftables import reading
 from podwire.dataplane.nftables import wire as w
+from podwire.dataplane.nftables.elements import elements
 from podwire.dataplane.nftables.render import pair_key
 from podwire.dataplane.nftables.steady import steady
 from podwire.model.addresses import FAMILIES, Family
@@ -94,7 +95,7 @@ def read(there: netlink.Socket, family: Family) -> dict[Frontend, frozenset[Back
     request = w.table(family) + text(2, DEPARTED)
     bodies = steady(there, lambda: there.dump(w.GETELEM, request))
     found: dict[Frontend, frozenset[Backend]] = {}
-    for element in reading.elements(bodies):
+    for element in elements(bodies):
         pair = reading.pair_of(family, element.key or b"")
         if pair is not None:
             found[pair[0]] = found.get(pair[0], NONE) | {pair[1]}

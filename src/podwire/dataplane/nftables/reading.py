@@ -4,13 +4,14 @@ Invariants: total: whatever somebody's hand has put into our maps is read, as an
 so that it can be seen and removed. What was rendered is read as itself.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 
-from podwire.dataplane.messages import NESTED, attr, attrs, walk
+from podwire.dataplane.messages import attr, attrs
 from podwire.dataplane.nftables.affinity import seconds_of
+from podwire.dataplane.nftables.elements import Element, elements, form_of, lists, raw_of, rest, whole
 from podwire.dataplane.nftables.layout import CLASSES
 from podwire.dataplane.nftables.render import ALL, CLUSTER, SLOT, Names
 from podwire.dataplane.nftables.wire import GOTO, INTERVAL_END, JUMP
@@ -32,7 +33,7 @@ from podwire.model.network import (
     UnmasqueradedKey,
 )
 from podwire.model.objects import Protocol
-from podwire.services.stale import Flow
+from podwire.services.stale import NONE, Flow
 
 Dumped = Mapping[str, Iterable[bytes]]
 """By the name of a map or set: the bodies of its dump."""
@@ -40,70 +41,6 @@ Dumped = Mapping[str, Iterable[bytes]]
 _VALUE = {size: attr(1, bytes(size + 4))[:4] for size in (4, 16)}
 """What stands before an address and a port, by the address's size."""
 _PROTOCOLS = {int(protocol): protocol for protocol in Protocol}
-
-
-class Element(NamedTuple):
-    """`key` None: the catch-all. `raw`: all that identifies it, for its deletion. `until`: where a range ends."""
-
-    key: bytes | None
-    data: bytes
-    flags: int
-    raw: bytes
-    until: bytes = b""
-
-
-def elements(bodies: Iterable[bytes]) -> Iterator[Element]:
-    for body in bodies:
-        for kind, listed in walk(body, 4):
-            if kind == 3:
-                yield from _listed(listed)
-
-
-def _listed(listed: bytes) -> Iterator[Element]:
-    """Most elements of a map have the first one's form; as long as they do they are only cut out."""
-    at, form = 0, _form(listed)
-    if form is not None:
-        for head, key, between, data in form.cut.iter_unpack(listed[: len(listed) // form.cut.size * form.cut.size]):
-            if head != form.head or between != form.between:
-                break
-            yield Element(key, data, 0, form.raw + key)
-            at += form.cut.size
-    for _, element in walk(listed, at):
-        yield _read_element(element)
-
-
-class _Form(NamedTuple):
-    """Elements of a key and at most some data: how one is cut up, what stands before key and data, and what stands
-    before the key in `raw`."""
-
-    cut: Struct
-    head: bytes
-    between: bytes
-    raw: bytes
-
-
-def _form(listed: bytes) -> _Form | None:
-    """Of the first element; None where it holds anything more, or would have to be padded."""
-    first = next((each for _, each in walk(listed)), b"")
-    parts = list(walk(first))
-    if [kind for kind, _ in parts] not in ([1], [1, 2]):
-        return None
-    inner = list(walk(parts[0][1]))
-    key, data = inner[0][1] if len(inner) == 1 and inner[0][0] == 1 else b"", parts[1][1] if len(parts) > 1 else b""
-    between = 4 if data else 0
-    if not key or len(key) & 3 or len(data) & 3 or len(first) != 8 + len(key) + between + len(data):
-        return None
-    raw = attr(1 | NESTED, attr(1, key))[:8]
-    return _Form(Struct(f"12s{len(key)}s{between}s{len(data)}s"), listed[:12], listed[12 + len(key) :][:between], raw)
-
-
-def _read_element(element: bytes) -> Element:
-    seen = attrs(element)
-    key = attrs(seen[1]).get(1) if 1 in seen else None
-    flagged = attr(3, seen[3]) if 3 in seen else b""
-    until = attrs(seen[10]).get(1, b"") if 10 in seen else b""
-    raw = b"".join(attr(kind | NESTED, seen[kind]) for kind in (1, 10) if kind in seen) + flagged
-    return Element(key, seen.get(2, b""), int.from_bytes(seen.get(3, b""), "big"), raw, until)
 
 
 def keys(family: Family, dumped: Dumped) -> dict[Any, Any]:
@@ -176,8 +113,15 @@ def _ranges(
     return found
 
 
+_SLOTS = {size: Struct(f"=12s{size + 8}sI8s{size}s2s2x") for size in (4, 16)}
+"""An element of `eps` as the kernel tells it: what stands before the frontend's key, that, the slot's number, what
+stands before the backend's address, that, and its port."""
+
+
 class _Read:
     """What was found of one list so far."""
+
+    __slots__ = ("affinity", "drawn", "dropped", "keeps", "refused", "slots", "verdict")
 
     def __init__(self) -> None:
         self.verdict: int | None = None
@@ -189,67 +133,119 @@ class _Read:
 
     def slots_(self) -> Slots:
         length = max(self.verdict or 0, self.drawn or 0, max(self.slots, default=-1) + 1)
-        backends = tuple(self.slots.get(n) for n in range(length))
-        keeps = frozenset(self.keeps)
+        backends = tuple(map(self.slots.get, range(length)))
+        keeps = frozenset(self.keeps) if self.keeps else NONE
         return Slots(self.verdict, backends, self.refused, self.dropped, self.affinity, self.drawn, keeps)
 
 
+class _Lists:
+    """All lists of a family, and what of theirs is none of ours."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self._of: dict[bytes, Frontend | None] = {}
+        """By key: several maps have the same."""
+        self._read: dict[Frontend | InternalKey, _Read] = {}
+        self.aliens: dict[Any, Any] = {}
+
+    def take(self, name: str, element: Element) -> None:
+        """An element of any map or set but the two below."""
+        frontend = self._frontend(element.key or b"")
+        if frontend is None:
+            self._alien(name, element.raw)
+            return
+        names = CLUSTER if name in (CLUSTER.verdicts, CLUSTER.drawn) else ALL
+        held = self._held(InternalKey(frontend) if names is CLUSTER else frontend)
+        match name:
+            case "refused":
+                held.refused = True
+            case "dropped":
+                held.dropped = True
+            case names.drawn:
+                held.drawn = _class_of(element.data, names)
+            case _:
+                held.affinity = _affinity_of(element.data, names)
+                held.verdict = _class_of(element.data, names) if held.affinity == 0 else None
+
+    def take_slots(self, bodies: Iterable[bytes]) -> None:
+        """All of `eps`. A hundred thousand are common, so those of the usual form are cut up at once."""
+        slots: dict[bytes, dict[int, Backend]] = {}
+        """By the key without the slot's number, and that."""
+        ports: dict[bytes, int] = {}
+        size, cut = self._family.size, _SLOTS[self._family.size]
+        for listed in lists(bodies):
+            at, form = 0, form_of(listed)
+            if form is not None and (form.key, form.data) == (size + 12, size + 8):
+                known = form.head, form.between + _VALUE[size]
+                for head, of, number, between, address, port in cut.iter_unpack(whole(listed, cut)):
+                    if (head, between) != known:
+                        break
+                    mine = slots.get(of)
+                    if mine is None:
+                        mine = slots[of] = {}
+                    if port not in ports:
+                        ports[port] = int.from_bytes(port, "big")
+                    mine[number] = Backend(address, ports[port])
+                    at += cut.size
+            for element in rest(listed, at):
+                key = element.key or b""
+                if len(key) != size + 12 or element.raw != raw_of(key):
+                    self._alien("eps", element.raw)
+                else:
+                    of, (number,) = key[: -SLOT.size], SLOT.unpack_from(key, size + 8)
+                    slots.setdefault(of, {})[number] = _backend_of(self._family, element.data)
+        for of, mine in slots.items():
+            self._take_list(of, mine)
+
+    def _take_list(self, of: bytes, slots: dict[int, Backend]) -> None:
+        frontend = self._frontend(of)
+        if frontend is not None and max(slots) < CLASSES[-1]:
+            self._held(frontend).slots = slots
+            return
+        for number, backend in slots.items():
+            internal = number >= CLUSTER.first
+            place = number - CLUSTER.first if internal else number
+            if frontend is None or place >= CLASSES[-1]:
+                self._alien("eps", raw_of(of + SLOT.pack(number)))
+            else:
+                self._held(InternalKey(frontend) if internal else frontend).slots[place] = backend
+
+    def take_pair(self, names: Names, element: Element) -> None:
+        """Of who keeps clients that are remembered."""
+        pair = pair_of(self._family, element.key or b"")
+        if pair is None:
+            self._alien(names.serving, element.raw)
+        else:
+            self._held(InternalKey(pair[0]) if names is CLUSTER else pair[0]).keeps.add(pair[1])
+
+    def found(self) -> dict[Any, Any]:
+        return self.aliens | {key: held.slots_() for key, held in self._read.items()}
+
+    def _frontend(self, key: bytes) -> Frontend | None:
+        if key not in self._of:
+            self._of[key] = frontend_of(self._family, key)
+        return self._of[key]
+
+    def _held(self, key: Frontend | InternalKey) -> _Read:
+        held = self._read.get(key)
+        if held is None:
+            held = self._read[key] = _Read()
+        return held
+
+    def _alien(self, name: str, raw: bytes) -> None:
+        self.aliens[AlienKey(self._family, name, raw)] = True
+
+
 def _frontends(family: Family, dumped: Dumped) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
-    read: dict[Frontend | InternalKey, _Read] = {}
-    for name in ("refused", "dropped", "svc", "svc_internal", "drawn", "drawn_internal", "eps"):
-        frontends: dict[bytes, Frontend | None] = {}
-        """By key, without the slot: many slots have the same."""
+    found = _Lists(family)
+    for name in ("refused", "dropped", "svc", "svc_internal", "drawn", "drawn_internal"):
         for element in elements(dumped.get(name, ())):
-            packed = element.key or b""
-            of = packed[: -SLOT.size] if name == "eps" else packed
-            if of not in frontends:
-                frontends[of] = frontend_of(family, packed, slot=name == "eps")
-            frontend = frontends[of]
-            if frontend is None or not _take(read, name, frontend, element):
-                found[AlienKey(family, name, element.raw)] = True
+            found.take(name, element)
+    found.take_slots(dumped.get("eps", ()))
     for names in (ALL, CLUSTER):
         for element in elements(dumped.get(names.serving, ())):
-            pair = pair_of(family, element.key or b"")
-            if pair is None:
-                found[AlienKey(family, names.serving, element.raw)] = True
-            else:
-                key = InternalKey(pair[0]) if names is CLUSTER else pair[0]
-                read.setdefault(key, _Read()).keeps.add(pair[1])
-    return found | {key: held.slots_() for key, held in read.items()}
-
-
-def _take(read: dict[Frontend | InternalKey, _Read], name: str, frontend: Frontend, element: Element) -> bool:
-    """False: it is none that we give."""
-    if name == "eps":
-        return _take_slot(read, frontend, element)
-    names = CLUSTER if name in (CLUSTER.verdicts, CLUSTER.drawn) else ALL
-    held = read.setdefault(InternalKey(frontend) if names is CLUSTER else frontend, _Read())
-    match name:
-        case "refused":
-            held.refused = True
-        case "dropped":
-            held.dropped = True
-        case names.drawn:
-            held.drawn = _class_of(element.data, names)
-        case _:
-            held.affinity = _affinity_of(element.data, names)
-            held.verdict = _class_of(element.data, names) if held.affinity == 0 else None
-    return True
-
-
-def _take_slot(read: dict[Frontend | InternalKey, _Read], frontend: Frontend, element: Element) -> bool:
-    (number,) = SLOT.unpack_from(element.key or b"", len(frontend.address) + 8)
-    key: Frontend | InternalKey = frontend
-    if number >= CLUSTER.first:
-        key, number = InternalKey(frontend), number - CLUSTER.first
-    if number >= CLASSES[-1]:
-        return False
-    held = read.get(key)
-    if held is None:
-        held = read[key] = _Read()
-    held.slots[number] = _backend_of(frontend.family, element.data)
-    return True
+            found.take_pair(names, element)
+    return found.found()
 
 
 def remembered_flow(family: Family, element: Element) -> Flow | None:
@@ -287,6 +283,7 @@ def _affinity_of(data: bytes, names: Names) -> int:
     return seconds if code == GOTO and chain == f"{names.affine}{seconds}" else 0
 
 
+@lru_cache(maxsize=256)
 def _verdict(data: bytes) -> tuple[int, str]:
     """Its code and chain."""
     seen = attrs(attrs(data).get(2, b""))
@@ -306,10 +303,10 @@ def _remembered(family: Family, bodies: Iterable[bytes]) -> dict[Any, Any]:
     return found
 
 
-def frontend_of(family: Family, key: bytes, slot: bool = False) -> Frontend | None:
-    """None: of a protocol that no Service has, or of a map that is of another form than ours. `slot`: one follows."""
+def frontend_of(family: Family, key: bytes) -> Frontend | None:
+    """None: of a protocol that no Service has, or of a map that is of another form than ours."""
     size = family.size
-    if len(key) != size + 8 + SLOT.size * slot or key[size] not in _PROTOCOLS:
+    if len(key) != size + 8 or key[size] not in _PROTOCOLS:
         return None
     number = key[size]
     return Frontend(Address(key[:size]), _PROTOCOLS[number], int.from_bytes(key[size + 4 : size + 6], "big"))

@@ -24,9 +24,28 @@ def slots(wanted: Serving, now: Slots | None) -> Slots:
     """
     if not wanted.backends:
         return Slots(None, (), refused=not wanted.dropped, dropped=wanted.dropped)
+    size = next(k for k in CLASSES if k >= _total(wanted))
+    found = list(now.backends) if now is not None and _all_in_place(wanted, now, size) else _placed(wanted, now, size)
+    if wanted.affinity:
+        keeps = frozenset(backend for backend in found if backend is not None)
+        return Slots(None, tuple(found), affinity=wanted.affinity, drawn=size, keeps=keeps)
+    return Slots(size, tuple(found))
+
+
+def _all_in_place(wanted: Serving, now: Slots, size: int) -> bool:
+    """Whether nothing would move or come: as good as always at a restart."""
+    held = now.backends
+    return (
+        len(held) == size
+        and not wanted.heavy
+        and held.count(None) == size - len(wanted.backends)
+        and None not in held[: size // 2]
+        and wanted.backends == {backend for backend in held if backend is not None}
+    )
+
+
+def _placed(wanted: Serving, now: Slots | None, size: int) -> list[Backend | None]:
     left = _counts(wanted)
-    total = sum(left.values())
-    size = next(k for k in CLASSES if k >= total)
     found: list[Backend | None] = []
     for backend in (now.backends if now is not None else ())[:size]:
         stays = backend is not None and left.get(backend, 0) > 0
@@ -39,10 +58,13 @@ def slots(wanted: Serving, now: Slots | None) -> Slots:
     for number, backend in zip(free, new, strict=False):
         found[number] = backend  # the lowest free slot: the lower half fills first
     _fill_lower_half(found)
-    if wanted.affinity:
-        keeps = frozenset(backend for backend in found if backend is not None)
-        return Slots(None, tuple(found), affinity=wanted.affinity, drawn=size, keeps=keeps)
-    return Slots(size, tuple(found))
+    return found
+
+
+def _total(wanted: Serving) -> int:
+    """How many slots all together get."""
+    weighed = len(wanted.backends) + len(wanted.heavy) * (wanted.weight - 1)
+    return weighed if weighed <= CLASSES[-1] else min(len(wanted.backends), CLASSES[-1])
 
 
 def _counts(wanted: Serving) -> dict[Backend, int]:
