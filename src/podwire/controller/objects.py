@@ -33,7 +33,15 @@ from podwire.model.room import Room
 from podwire.model.snapshot import Snapshot, Touched
 from podwire.nodes.own import own_addresses
 from podwire.services.backends import zone_of
-from podwire.services.frontends import Claim, addresses_of, claims_of, misplaced, node_port_addresses
+from podwire.services.frontends import (
+    NO_ADDRESSES,
+    Claim,
+    addresses_of,
+    claims_of,
+    misplaced,
+    node_port_addresses,
+    node_ports_of,
+)
 from podwire.services.room import shared_out
 
 NOTHING = Touched()
@@ -41,17 +49,19 @@ NO_CLAIMS: frozenset[Claim] = frozenset()
 
 
 def changed(now: Snapshot, changes: Iterable[tuple[ObjectKey, Object | None]]) -> tuple[Snapshot, Touched]:
-    """Nodes first and together: where they live decides what Services can have."""
+    """Nodes first and together: where they live decides what Services can have. Then the service ranges, of which all
+    Services are asked whether they lie in them."""
     nodes: list[tuple[NodeKey, Node | None]] = []
+    cidrs: list[tuple[ObjectKey, Object | None]] = []
     others: list[tuple[ObjectKey, Object | None]] = []
     for key, value in changes:
         if isinstance(key, NodeKey) and isinstance(value, Node | None):
             nodes.append((key, value))
         else:
-            others.append((key, value))
+            (cidrs if isinstance(key, ServiceCIDRKey) else others).append((key, value))
     now, touched = _put_nodes(now, nodes)
     services, ranges = set(touched.services), touched.ranges
-    for key, value in others:
+    for key, value in (*cidrs, *others):
         if value != _held(now, key):
             now, more = _put(now, key, value)
             services |= more.services
@@ -238,16 +248,17 @@ def _claim(now: Snapshot, key: ServiceKey, service: Service | None, old: Snapsho
     before = old.services.get(key)
     lacks = misplaced(now.homes, now.node, service) if service is not None else frozenset[Address]()
     had = (
-        claims_of(before, node_port_addresses(old), old.misplaced.get(key, frozenset()))
+        claims_of(before, node_ports_of(old, before), old.misplaced.get(key, NO_ADDRESSES))
         if before is not None
         else NO_CLAIMS
     )
-    has = claims_of(service, node_port_addresses(now), lacks) if service is not None else NO_CLAIMS
+    has = claims_of(service, node_ports_of(now, service), lacks) if service is not None else NO_CLAIMS
     claims, touched = now.claims, {key}
+    alone = frozenset((key,))  # nearly all have what they claim to themselves: one set does for all of it
     for claim in had | has:
-        rivals = claims.get(claim, frozenset())
-        touched |= rivals
-        mine = rivals | {key} if claim in has else rivals - {key}
+        others = claims.get(claim, alone) - alone
+        touched |= others
+        mine = (others | alone if others else alone) if claim in has else others
         claims = _set(claims, claim, mine or None)
     return replace(now, claims=claims, misplaced=_set(now.misplaced, key, lacks or None)), touched
 
@@ -255,16 +266,15 @@ def _claim(now: Snapshot, key: ServiceKey, service: Service | None, old: Snapsho
 def _put_slice(now: Snapshot, key: SliceKey, part: BackendSlice | None) -> tuple[Snapshot, Touched]:
     before = now.slices.get(key)
     slices_of = now.slices_of
-    touched: set[ServiceKey] = set()
-    if before is not None:
-        touched.add(before.service)
-        slices_of = _set(slices_of, before.service, (slices_of[before.service] - {key}) or None)
-    if part is not None:
-        touched.add(part.service)
-        slices_of = slices_of.set(part.service, slices_of.get(part.service, frozenset()) | {key})
+    was, will = (None if it is None else it.service for it in (before, part))
+    if was != will:
+        if was is not None:
+            slices_of = _set(slices_of, was, tuple(it for it in slices_of[was] if it != key) or None)
+        if will is not None:
+            slices_of = slices_of.set(will, tuple(sorted((*slices_of.get(will, ()), key))))
     return (
         replace(now, slices=_set(now.slices, key, part), slices_of=slices_of),
-        Touched(services=frozenset(touched)),
+        Touched(services=frozenset(it for it in (was, will) if it is not None)),
     )
 
 

@@ -79,6 +79,9 @@ UNKNOWN: Any = object()
 """In place of a programmed value: the last change of this key failed, so it is read before the next one."""
 
 
+_NO_NODE = Node()
+
+
 class _Either:
     def __init__(self, *several: Container[Any]) -> None:
         self._several = several
@@ -105,7 +108,8 @@ class Snapshot(Struct, frozen=True):
     """Whose an address or a block is."""
     crowded: Map[Prefix, frozenset[NodeKey]] = Map()
     """By service range that was told: the nodes that live in it, this one by address or block, others by block."""
-    slices_of: Map[ServiceKey, frozenset[SliceKey]] = Map()
+    slices_of: Map[ServiceKey, tuple[SliceKey, ...]] = Map()
+    """Sorted."""
     claims: Map[Frontend | Address, frozenset[ServiceKey]] = Map()
     """Which Services may have a frontend, a cluster IP or an external IP; more than one is a conflict that `services/`
     settles."""
@@ -138,7 +142,7 @@ class Snapshot(Struct, frozen=True):
     @property
     def node(self) -> Node:
         """This node as the cluster knows it; an empty one until it does."""
-        return self.nodes.get(self.local.key, Node())
+        return self.nodes.get(self.local.key, _NO_NODE)
 
     def source(self, family: Family) -> Address | None:
         """The address that the node goes by, for what it sends to pods and Services: its first InternalIP of the

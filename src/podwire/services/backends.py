@@ -5,6 +5,7 @@ Members on their way out serve where no other does (KEP-1669), for this node and
 where every ready member has one and this node, or else its zone, is among them (KEP-2433, KEP-3015).
 """
 
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -38,7 +39,8 @@ class Pool(NamedTuple):
     known: bool
 
 
-NOBODY = Pool(frozenset(), frozenset(), False)
+NO_BACKENDS: frozenset[Backend] = frozenset()
+NOBODY = Pool(NO_BACKENDS, NO_BACKENDS, False)
 
 
 def zone_of(node: Node) -> str:
@@ -48,31 +50,53 @@ def zone_of(node: Node) -> str:
 
 def pools(now: Snapshot, key: ServiceKey, *, local: bool = True) -> dict[PortKey, Pool]:
     """Of each ServicePort and size of addresses. Without `local` nobody asks who is on this node, and none is told."""
-    members: dict[PortKey, list[tuple[Member, int]]] = {}
+    parts: dict[PortKey, list[Part]] = {}
     for slice_key in now.slices_of.get(key, ()):
         part = now.slices[slice_key]
-        for port in part.ports:
-            for member in part.members:
-                into = members.setdefault((port.name, port.protocol, len(member.address)), [])
-                into.append((member, port.port))
+        for size, members in _by_size(part.members):
+            for port in part.ports:
+                parts.setdefault((port.name, port.protocol, size), []).append((port.port, members))
     zone = zone_of(now.node)
-    return {name: _pool(some, now.local.name, zone, local) for name, some in members.items()}
+    return {name: _pool(some, now.local.name, zone, local) for name, some in parts.items()}
 
 
-def _pool(members: list[tuple[Member, int]], node: str, zone: str, local: bool) -> Pool:
-    ready = [(member, port) for member, port in members if member.ready]
-    leaving = [(m, p) for m, p in members if m.serving and m.terminating] if local or not ready else []
-    here = [(m, p) for m, p in ready if m.node == node] if local else []
-    here = here or ([(m, p) for m, p in leaving if m.node == node] if local else [])
+Part = tuple[int, Sequence[Member]]
+"""Of one slice: who listens on this port."""
+
+
+def _by_size(members: Sequence[Member]) -> list[tuple[int, Sequence[Member]]]:
+    """By the size of their addresses, which is one in nearly all slices."""
+    sizes = {len(member.address) for member in members}
+    if len(sizes) == 1:
+        return [(sizes.pop(), members)]
+    return [(size, [member for member in members if len(member.address) == size]) for size in sorted(sizes)]
+
+
+def _pool(parts: list[Part], node: str, zone: str, local: bool) -> Pool:
+    ready = _some((port, [m for m in members if m.ready]) for port, members in parts)
+    leaving: list[Part] = []
+    if local or not ready:
+        leaving = _some((port, [m for m in members if m.serving and m.terminating]) for port, members in parts)
+    here = (_on(node, ready) or _on(node, leaving)) if local else []
     cluster = leaving
     if ready:
-        place = _place([member for member, _ in ready], node, zone)
-        cluster = ready if place == NOWHERE else [(m, p) for m, p in ready if hinted(m, place)]
+        place = _place([member for _, members in ready for member in members], node, zone)
+        cluster = (
+            ready if place == NOWHERE else [(port, [m for m in members if hinted(m, place)]) for port, members in ready]
+        )
     return Pool(_backends(cluster), _backends(here), bool(ready or leaving))
 
 
-def _backends(some: list[tuple[Member, int]]) -> frozenset[Backend]:
-    return frozenset(Backend(member.address, port) for member, port in some)
+def _some(parts: Iterable[Part]) -> list[Part]:
+    return [part for part in parts if part[1]]
+
+
+def _on(node: str, parts: list[Part]) -> list[Part]:
+    return _some((port, [m for m in members if m.node == node]) for port, members in parts)
+
+
+def _backends(parts: list[Part]) -> frozenset[Backend]:
+    return frozenset([Backend(m.address, port) for port, members in parts for m in members]) if parts else NO_BACKENDS
 
 
 Place = tuple[str, str]

@@ -12,12 +12,11 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from podwire.model.addresses import FAMILIES, Address, Family, Prefix, disjoint, family_of
+from podwire.model.addresses import FAMILIES, Address, Prefix, disjoint, family_of
 from podwire.model.homes import Homes
 from podwire.model.network import (
     AffinityKey,
     AllowedKey,
-    Backend,
     ClusterRangeKey,
     ExternalIPKey,
     ExternalKey,
@@ -31,7 +30,7 @@ from podwire.model.network import (
 from podwire.model.objects import Node, Service, ServiceKey, ServicePort
 from podwire.model.room import Ranked
 from podwire.model.snapshot import Snapshot, Touched
-from podwire.services.backends import NOBODY, Pool, pools
+from podwire.services.backends import NO_BACKENDS, NOBODY, Pool, pools
 
 Claim = Frontend | Address
 """What a Service claims: a frontend, or all of a cluster IP, external IP or load balancer's address."""
@@ -49,32 +48,32 @@ class Kind(Enum):
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
     keys: Iterable[ServiceKey] = now.services if touched is None else sorted(touched.services)
     found: dict[Any, Any] = {}
+    ranges = now.service_ranges
     for key in keys:
         service = now.services.get(key)
         if service is not None:
-            found |= _of_service(now, key, service)
+            found |= _of_service(now, key, service, ranges)
     if touched is None or touched.services:
         found |= {AffinityKey(family, seconds): True for seconds in sorted(now.affinities) for family in FAMILIES}
     if touched is None or touched.ranges:
-        found |= {ServiceRangeKey(cidr.first, cidr.last): True for cidr in now.service_ranges}
+        found |= {ServiceRangeKey(cidr.first, cidr.last): True for cidr in ranges}
     if touched is None or touched.nodes:
         found |= {ClusterRangeKey(cidr.first, cidr.last): True for cidr in _pod_ranges(now)}
     return {"nftables": found}
 
 
-def _of_service(now: Snapshot, key: ServiceKey, service: Service) -> dict[Any, Any]:
-    lacks_room = now.room.left_out.get(key, NO_FAMILIES)
-    served = {
-        name: value
-        for name, value in serving(now, key).items()
-        if not lacks_room or family_of(name.address) not in lacks_room
-    }
+def _of_service(now: Snapshot, key: ServiceKey, service: Service, ranges: tuple[Prefix, ...]) -> dict[Any, Any]:
+    """`ranges`: the snapshot's service ranges."""
+    served = serving(now, key)
+    if key in now.room.left_out:
+        lacks_room = now.room.left_out[key]
+        served = {name: value for name, value in served.items() if family_of(name.address) not in lacks_room}
     mine = [frontend for frontend in served if isinstance(frontend, Frontend)]
     found: dict[Any, Any] = {**served}
     lacks = now.misplaced.get(key, frozenset())
     cluster_ips = [it for it in service.cluster_ips if it not in lacks]
     found |= {ExternalKey(f): True for f in mine if f.address not in cluster_ips}
-    alone = [it for it in cluster_ips if not any(it in cidr for cidr in now.service_ranges)]
+    alone = [it for it in cluster_ips if not any(it in cidr for cidr in ranges)]
     found |= {ServiceRangeKey(it, it): True for it in alone}
     found |= {ExternalIPKey(it): True for it in (*service.external_ips, *service.balancer_ips) if it not in lacks}
     for frontend in mine:
@@ -140,8 +139,7 @@ def _served(now: Snapshot, service: Service, pool: Pool, local: bool) -> Serving
     return Serving(backends, local and pool.known and not backends, service.affinity, heavy, weight if heavy else 1)
 
 
-NO_BACKENDS: frozenset[Backend] = frozenset()
-NO_FAMILIES: frozenset[Family] = frozenset()
+NO_ADDRESSES: frozenset[Address] = frozenset()
 
 
 def claimed(now: Snapshot, key: ServiceKey) -> frozenset[Frontend]:
@@ -183,6 +181,11 @@ def node_port_addresses(now: Snapshot) -> tuple[Address, ...]:
     return tuple(found.values())
 
 
+def node_ports_of(now: Snapshot, service: Service) -> tuple[Address, ...]:
+    """Where its node ports are, if it has any."""
+    return node_port_addresses(now) if any(port.node_port for port in service.ports) else ()
+
+
 @lru_cache(maxsize=8)
 def _within(addresses: frozenset[Address], ranges: tuple[Prefix, ...]) -> tuple[Address, ...]:
     """Sorted. It is asked for each Service, and answers the same to all."""
@@ -192,7 +195,8 @@ def _within(addresses: frozenset[Address], ranges: tuple[Prefix, ...]) -> tuple[
 
 def of_service(now: Snapshot, key: ServiceKey) -> Iterator[tuple[ServicePort, Kind, Frontend]]:
     """Its frontends on this node, port by port. Raises KeyError for a Service that there is not."""
-    return _named(now.services[key], node_port_addresses(now), now.misplaced.get(key, frozenset()))
+    service = now.services[key]
+    return _named(service, node_ports_of(now, service), now.misplaced.get(key, NO_ADDRESSES))
 
 
 def _named(

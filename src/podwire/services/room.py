@@ -14,12 +14,12 @@ from typing import NamedTuple
 from immutables import Map
 from msgspec.structs import replace
 
-from podwire.model.addresses import FAMILIES, IPV4, Family
+from podwire.model.addresses import FAMILIES, IPV4, IPV6, Address, Family
 from podwire.model.network import Frontend, Serving
-from podwire.model.objects import ServiceKey
+from podwire.model.objects import Service, ServiceKey
 from podwire.model.room import NOTHING, UNITS, Capacity, Need, Room, fits, part
 from podwire.model.snapshot import Snapshot
-from podwire.services.frontends import by_age, node_port_addresses, serving
+from podwire.services.frontends import by_age, node_ports_of, serving
 
 
 def shared_out(now: Snapshot, touched: Iterable[ServiceKey]) -> tuple[Snapshot, frozenset[ServiceKey]]:
@@ -83,27 +83,34 @@ def most(now: Snapshot, key: ServiceKey, capacity: Capacity) -> Need:
     service = now.services.get(key)
     if service is None:
         return NOTHING
-    members = [0, 0]
+    short = whole = 0
     for slice_key in now.slices_of.get(key, ()):
         it = now.slices[slice_key]
         alike = 1 + len(it.ports) - len({(port.name, port.protocol) for port in it.ports}) if len(it.ports) > 1 else 1
-        short = [len(member.address) for member in it.members].count(IPV4.size)
-        members[0] += alike * short
-        members[1] += alike * (len(it.members) - short)
-    ports = len(service.ports)
-    node_ports = ports - [port.node_port for port in service.ports].count(0)
-    inside = [len(address) for address in service.cluster_ips]
-    outside = [len(address) for address in (*service.external_ips, *service.balancer_ips)]
-    places = [len(address) for address in node_port_addresses(now)] if node_ports else []
+        short += alike * [len(member.address) for member in it.members].count(IPV4.size)
+        whole += alike * len(it.members)
+    outside = (*service.external_ips, *service.balancer_ips)
     found: Need = ()
-    for family, count in zip(FAMILIES, members, strict=True):
-        size = family.size
-        own, external = ports * inside.count(size), ports * outside.count(size)
-        external += node_ports * places.count(size) if own else 0
-        lists = own + external * (2 if service.external_local else 1)
+    for family, count in ((IPV4, short), (IPV6, whole - short)):
+        inside = len(service.ports) * _of(family, service.cluster_ips)
+        external = len(service.ports) * _of(family, outside)
+        if inside:
+            external += _node_ports(now, service, family)
+        lists = inside + external * (2 if service.external_local else 1)
         slots = lists * min(count * now.local.local_weight, capacity.backends)
-        found += (own + external, slots, own + external if service.affinity else 0)
+        found += (inside + external, slots, inside + external if service.affinity else 0)
     return _same(found)
+
+
+def _of(family: Family, addresses: tuple[Address, ...]) -> int:
+    """How many are of that family."""
+    return [len(address) for address in addresses].count(family.size) if addresses else 0
+
+
+def _node_ports(now: Snapshot, service: Service, family: Family) -> int:
+    """How many frontends they make."""
+    places = _of(family, node_ports_of(now, service))
+    return places and places * sum(port.node_port != 0 for port in service.ports)
 
 
 @lru_cache(maxsize=1024)
