@@ -333,7 +333,7 @@ async def test_explain_what_is_not_as_wished(name: str, lines: list[str], agent:
 
 
 async def test_explain_a_member_that_is_left_out(agent: ServedAgent) -> None:
-    part = BackendSlice(EMPTY, (), (Member(parse_address("10.1.1.9"), target=PodKey("shop", "new")),))
+    part = BackendSlice(EMPTY, (), (Member(parse_address("10.1.1.9"), pod="shop/new"),))
     now, _ = fold(agent.controller.snapshot, KubeStateChange(((SliceKey("shop", "empty-1"), part),)))
     agent.controller.snapshot = now
     ran = await ask(agent, "explain", "service/shop/empty")

@@ -68,7 +68,7 @@ def slice_of(name: str, *members: str | Member, port: BackendPort | None = None)
 
 
 def member(address: str, pod: str, *, ready: bool = True) -> Member:
-    return Member(parse_address(address), ready, target=PodKey("shop", pod))
+    return Member(parse_address(address), ready, pod=f"shop/{pod}")
 
 
 OBJECTS: dict[ObjectKey, Object] = {

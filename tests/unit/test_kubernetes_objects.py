@@ -287,7 +287,7 @@ def test_slice() -> None:
         BackendSlice(
             ServiceKey("a", "web"),
             (BackendPort("dns", UDP, 53), BackendPort("http", TCP, 8080)),
-            (Member(FOUR, node="n1", zone="z1", target=PodKey("a", "web-a"), for_zones=("z1",)),),
+            (Member(FOUR, node="n1", zone="z1", pod="a/web-a", for_zones=("z1",)),),
         ),
         "",
     )

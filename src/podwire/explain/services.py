@@ -172,9 +172,8 @@ def _left_out(
         family = family_of(member.address)
         if member.address in serving or (family != frontend.family and family in families):
             continue
-        pod = show(member.target) if member.target is not None else None
         reason = _reason(now, part, member, port, frontend, local, len(held))
-        yield LeftOutView(show_address(member.address), pod, show(slice_key), reason)
+        yield LeftOutView(show_address(member.address), member.pod or None, show(slice_key), reason)
 
 
 def _reason(

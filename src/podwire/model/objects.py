@@ -146,7 +146,8 @@ class BackendPort(Value, frozen=True):
 
 
 class Member(Value, frozen=True):
-    """One pod (or other host) in a slice. Its first address is the one that serves (EndpointSlice API).
+    """One pod (or other host) in a slice. Its first address is the one that serves (EndpointSlice API). `pod`: its
+    namespace and name with a slash between; "" where it is none, or not told.
 
     `for_zones` and `for_nodes`, sorted: whose clients it should serve (its hints).
     """
@@ -157,9 +158,13 @@ class Member(Value, frozen=True):
     terminating: bool = False
     node: str = ""
     zone: str = ""
-    target: PodKey | None = None
+    pod: str = ""
     for_zones: tuple[str, ...] = ()
     for_nodes: tuple[str, ...] = ()
+
+    @property
+    def target(self) -> PodKey | None:
+        return PodKey(*self.pod.split("/", 1)) if self.pod else None
 
 
 class BackendSlice(Value, frozen=True):

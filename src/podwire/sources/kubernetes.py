@@ -6,7 +6,6 @@ values: what has no order is sorted and free of duplicates. A wrong field raises
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import pairwise
 from operator import attrgetter
 from sys import intern
 from typing import Any, NamedTuple
@@ -301,7 +300,7 @@ def _slice(thing: EndpointSlice, left_out: list[Invalid] | None) -> Translated:
     if reason := _not_ours(labels):
         return Translated(key, None, reason)
     ports = _backend_ports(thing.ports)
-    read = partial(_member, partial(read_unicast, family=family), namespace)
+    read = partial(_member, family, namespace)
     members = read_each("endpoints", thing.endpoints, read, left_out)
     service = ServiceKey(namespace, intern(labels.service))
     return Translated(key, objects.BackendSlice(service, ports, _ordered(members)))
@@ -320,35 +319,44 @@ def _backend_port(given: EndpointPort) -> objects.BackendPort:
     return objects.BackendPort(name, read_protocol(given.protocol), port)
 
 
-def _member(read: Callable[[str], Address], namespace: str, endpoint: Endpoint) -> objects.Member:
-    """All its addresses must be right; the first is the one that serves. Raises Unfit: others serve without it."""
-    try:
-        addresses = read_each("addresses", endpoint.addresses, read)
-    except Invalid as wrong:
-        raise wrong.dispensable() from None
-    if not addresses:
-        raise Unfit("addresses", "expected at least one address")
+def _member(family: Family, namespace: str, endpoint: Endpoint) -> objects.Member:
+    """Raises Unfit: others serve without it."""
+    address = _serving_address(family, endpoint.addresses)
     ready, serving, terminating = True, True, False
     if (conditions := endpoint.conditions) is not None:
         ready = conditions.ready is not False
         serving = ready if conditions.serving is None else conditions.serving
         terminating = conditions.terminating is True
-    target, reference = None, endpoint.target_ref
+    pod, reference = "", endpoint.target_ref
     if reference is not None and reference.kind == "Pod" and reference.name:
-        target = PodKey(intern(reference.namespace or namespace), reference.name)
+        pod = f"{reference.namespace or namespace}/{reference.name}"
     node, zone = intern(endpoint.node_name or ""), intern(endpoint.zone or "")
     if endpoint.hints is None:
-        return objects.Member(addresses[0], ready, serving, terminating, node, zone, target)
+        return objects.Member(address, ready, serving, terminating, node, zone, pod)
     zones, nodes = (
         tuple(sorted({intern(each.name) for each in some or ()}))
         for some in (endpoint.hints.for_zones, endpoint.hints.for_nodes)
     )
-    return objects.Member(addresses[0], ready, serving, terminating, node, zone, target, zones, nodes)
+    return objects.Member(address, ready, serving, terminating, node, zone, pod, zones, nodes)
+
+
+def _serving_address(family: Family, given: list[str]) -> Address:
+    """All must be right; the first is the one that serves. Raises Unfit."""
+    first: Address | None = None
+    for number, text in enumerate(given):
+        try:
+            address = read_unicast(text, family)
+        except Invalid as wrong:
+            raise wrong.within(f"addresses[{number}]").dispensable() from None
+        first = first or address
+    if first is None:
+        raise Unfit("addresses", "expected at least one address")
+    return first
 
 
 def _ordered(members: list[objects.Member]) -> tuple[objects.Member, ...]:
     members.sort(key=_by_address)
-    if any(one.address == other.address for one, other in pairwise(members)):
+    if len({member.address for member in members}) < len(members):
         members = sorted(set(members), key=lambda member: (member.address, msgspec.json.encode(member)))
     return tuple(members)
 
