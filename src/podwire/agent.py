@@ -7,6 +7,7 @@ even in the middle of a start, and with a reason where an essential task has end
 """
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -250,16 +251,12 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
         await stack.enter_async_context(agent.kubernetes.watching())
     agent.restore()
     agent.tracer.sweep()
-    listed, whole = await agent.listing()
-    startup = await controller.submit(Resync(ResyncReason.STARTUP, listed, whole=whole))
-    if startup.error is not None:
-        log.warning("the first resync failed in part, and is tried again: %s", startup.error)
+    listed = await _first_resync(agent)
     agent.collect_later()  # what a killed agent had still to delete
     stack.push_async_callback(tasks.stop)
     await agent.health.adjust()  # a load balancer that asks meanwhile takes the node for dead
-    _follow_sources(agent, tasks, listed is not None)
-    gc.freeze()  # nor is it looked through once: what a start leaves behind in cycles is a few kilobytes
-    gc.enable()
+    _follow_sources(agent, tasks, listed)
+    _settle_memory()
     runner = await admin.serve(config.admin_socket, controller, agent.facts, agent.tracer.trace, agent.statistics)
     stack.push_async_callback(runner.cleanup)
     if config.metrics_listen is not None:
@@ -272,6 +269,25 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
     watch = tasks.essential("the watch over the agent's files", until_lost(files))
     stack.callback(watch.cancel)
     return agent
+
+
+async def _first_resync(agent: Agent) -> bool:
+    """Whether the cluster's objects are known. All that it took is let go when it ends."""
+    listed, whole = await agent.listing()
+    startup = await agent.controller.submit(Resync(ResyncReason.STARTUP, listed, whole=whole))
+    if startup.error is not None:
+        log.warning("the first resync failed in part, and is tried again: %s", startup.error)
+    return listed is not None
+
+
+def _settle_memory() -> None:
+    """What a start has made stays, and is never looked through: what it leaves behind in cycles is a few kilobytes.
+    What it has dropped, C's library keeps until it is told otherwise (malloc_trim(3)), where it can be."""
+    gc.freeze()
+    gc.enable()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _tell_if_failed(task: "asyncio.Task[None]") -> None:

@@ -84,7 +84,7 @@ class Work:
         return bool(self.former) or self.everything
 
     def add(self, frontend: Frontend, gone: frozenset[Backend]) -> None:
-        self.former[frontend] = self.former.get(frontend, NONE) | gone
+        self.former[frontend] = self.former.get(frontend, NONE) | gone if gone else self.former.get(frontend, NONE)
 
     def merge(self, other: "Work") -> None:
         self.everything = self.everything or other.everything
