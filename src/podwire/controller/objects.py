@@ -132,6 +132,8 @@ def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot,
 
 def _put_nodes(now: Snapshot, told: list[tuple[NodeKey, Node | None]]) -> tuple[Snapshot, Touched]:
     """This node's addresses are where node ports are, and no Service can have what is its or any node's pods'."""
+    if not told:
+        return now, NOTHING
     old, keys, moved = now, set[NodeKey](), set[Any]()
     for key, node in told:
         if node == now.nodes.get(key):

@@ -24,7 +24,8 @@ def slots(wanted: Serving, now: Slots | None) -> Slots:
     """
     if not wanted.backends:
         return Slots(None, (), refused=not wanted.dropped, dropped=wanted.dropped)
-    size = next(k for k in CLASSES if k >= _total(wanted))
+    total = _total(wanted)
+    size = next(k for k in CLASSES if k >= total)
     found = list(now.backends) if now is not None and _all_in_place(wanted, now, size) else _placed(wanted, now, size)
     if wanted.affinity:
         keeps = frozenset(backend for backend in found if backend is not None)
