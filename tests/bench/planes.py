@@ -7,6 +7,7 @@ What it has programmed is counted in the kernel. Every process is ended by its o
 """
 
 import asyncio
+import compileall
 import json
 import os
 import signal
@@ -14,9 +15,11 @@ import socket
 import sysconfig
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import podwire
 from podwire.dataplane import netlink
 from podwire.dataplane.messages import text
 from podwire.dataplane.nftables import wire as w
@@ -59,6 +62,7 @@ class Podwire:
 
     def __init__(self, space: Space, directory: Path, command: Sequence[str] = ()) -> None:
         """`command`: instead of `podwire agent`; the configuration's path comes last."""
+        compile_ahead()
         self.state, self.log = directory / "state", directory / "agent.log"
         self._space, self._notify = space, directory / "notify"
         config = directory / "agent.toml"
@@ -182,6 +186,12 @@ def plane(name: str, space: Space, directory: Path) -> Podwire | KubeProxy:
     """`directory` is for all of its files."""
     directory.mkdir(exist_ok=True)
     return Podwire(space, directory) if name == Podwire.name else KubeProxy(space, directory)
+
+
+@cache
+def compile_ahead() -> None:
+    """As the image has it: else each start would compile all of the agent, where nobody may write."""
+    compileall.compile_dir(Path(podwire.__path__[0]), quiet=1)
 
 
 def missing() -> str:
