@@ -3,7 +3,7 @@
 Invariants: one message holds elements of one map only, at most so many that its nested attribute's length fits.
 """
 
-from functools import cache
+from functools import cache, lru_cache
 from struct import pack
 
 from podwire.dataplane.messages import CREATE, NESTED, Message, attr, nest, text
@@ -48,7 +48,7 @@ def verdict(code: int, chain: str) -> bytes:
 
 def messages(family: Family, name: str, elements: list[bytes], delete: bool = False) -> list[Message]:
     found: list[Message] = []
-    head_of_all = head(family) + text(1, TABLE) + text(2, name)
+    head_of_all = _to(family, name)
     part: list[bytes] = []
     size = 0
     for element in elements:
@@ -58,6 +58,12 @@ def messages(family: Family, name: str, elements: list[bytes], delete: bool = Fa
         part.append(element)
         size += len(element)
     return [*found, message(head_of_all, part, delete)] if part else found
+
+
+@lru_cache(maxsize=256)
+def _to(family: Family, name: str) -> bytes:
+    """What stands before the elements of a map or set."""
+    return head(family) + text(1, TABLE) + text(2, name)
 
 
 def message(head_of_all: bytes, elements: list[bytes], delete: bool) -> Message:
