@@ -260,7 +260,7 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
     stack.push_async_callback(tasks.stop)
     await agent.health.adjust()  # a load balancer that asks meanwhile takes the node for dead
     _follow_sources(agent, tasks, listed)
-    _settle_memory()
+    await _settle_memory()
     runner = await admin.serve(config.admin_socket, controller, agent.facts, agent.tracer.trace, agent.statistics)
     stack.push_async_callback(runner.cleanup)
     if config.metrics_listen is not None:
@@ -284,9 +284,10 @@ async def _first_resync(agent: Agent) -> bool:
     return listed is not None
 
 
-def _settle_memory() -> None:
+async def _settle_memory() -> None:
     """What a start has made stays, and is never looked through: what it leaves behind in cycles is a few kilobytes.
     What it has dropped, C's library keeps until it is told otherwise (malloc_trim(3)), where it can be."""
+    await asyncio.sleep(0)  # until then the loop holds what the first resync answered
     gc.freeze()
     gc.set_threshold(YOUNG)
     gc.enable()

@@ -59,7 +59,7 @@ async def test_a_list_longer_than_a_slice_is_whole(agent: ServedAgent) -> None:
     now = agent.controller.snapshot
     it = now.services[ServiceKey("shop", "empty")]
     services = now.services.update({ServiceKey("many", f"s{n:04}"): it for n in range(admin.SLICE * 3)})
-    claims = now.claims.update({frontend("10.96.0.12"): frozenset(key for key in services if key.namespace == "many")})
+    claims = now.claims.update({frontend("10.96.0.12"): tuple(key for key in services if key.namespace == "many")})
     agent.controller.snapshot = type(now)(now.local, services=services, claims=claims.update(now.claims))
     _, body = await ask(agent, "GET", "/services")
     assert len(body["services"]) == admin.SLICE * 3 + 4

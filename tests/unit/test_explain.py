@@ -609,6 +609,6 @@ def test_a_packets_choices_are_exactly_its_frontends_backends(events: list[Any],
             )
             lists = (it.backends if it.cluster is None or not inside else it.cluster for it in told)
             assert {tuple(each.backend for each in some) for some in lists} == {tuple(e.backend for e in why.choices)}
-        for other in now.claims[frontend] - {key_}:
+        for other in {*now.claims[frontend]} - {key_}:
             lost = [it.owner for it in explain_service(now, other).frontends if it.frontend == why.destination]
             assert set(lost) == {why.service}

@@ -256,11 +256,12 @@ def _claim(now: Snapshot, key: ServiceKey, service: Service | None, old: Snapsho
     )
     has = claims_of(service, node_ports_of(now, service), lacks) if service is not None else NO_CLAIMS
     claims, touched = now.claims, {key}
-    alone = frozenset((key,))  # nearly all have what they claim to themselves: one set does for all of it
+    alone = (key,)  # nearly all have what they claim to themselves: one tuple does for all of it
     for claim in had | has:
-        others = claims.get(claim, alone) - alone
-        touched |= others
-        mine = (others | alone if others else alone) if claim in has else others
+        rivals = claims.get(claim, alone)
+        others = () if rivals == alone else tuple(it for it in rivals if it != key)
+        touched.update(others)
+        mine = (tuple(sorted((*others, key))) if others else alone) if claim in has else others
         claims = _set(claims, claim, mine or None)
     return replace(now, claims=claims, misplaced=_set(now.misplaced, key, lacks or None)), touched
 

@@ -25,7 +25,6 @@ from podwire.pods.wiring import space_of
 
 NOTHING = Touched()
 NOBODY: frozenset[AttachmentKey] = frozenset()
-NO_SERVICES: frozenset[ServiceKey] = frozenset()
 
 
 def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
@@ -229,7 +228,7 @@ def _waiting(now: Snapshot, driver: str) -> Touched:
         frontend = key if isinstance(key, Frontend) else getattr(key, "frontend", None)
         address: Address | None = getattr(key, "address", None)
         for claim in (frontend, address):
-            services |= now.claims.get(claim, NO_SERVICES) if claim is not None else NO_SERVICES
+            services.update(now.claims.get(claim, ()) if claim is not None else ())
         if address is not None and address in now.ledger:
             attachments.add(now.ledger[address])
     return Touched(services=frozenset(services), attachments=frozenset(attachments))

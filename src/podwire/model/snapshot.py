@@ -110,9 +110,9 @@ class Snapshot(Struct, frozen=True):
     """By service range that was told: the nodes that live in it, this one by address or block, others by block."""
     slices_of: Map[ServiceKey, tuple[SliceKey, ...]] = Map()
     """Sorted."""
-    claims: Map[Frontend | Address, frozenset[ServiceKey]] = Map()
-    """Which Services may have a frontend, a cluster IP or an external IP; more than one is a conflict that `services/`
-    settles."""
+    claims: Map[Frontend | Address, tuple[ServiceKey, ...]] = Map()
+    """Which Services may have a frontend, a cluster IP or an external IP, sorted; more than one is a conflict that
+    `services/` settles."""
     misplaced: Map[ServiceKey, frozenset[Address]] = Map()
     """By Service: those of its addresses that it can't have, since this node or some node's pods live there."""
 

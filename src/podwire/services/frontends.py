@@ -7,7 +7,7 @@ externalTrafficPolicy says; to this node another one comes from outside. For who
 (`room.py`) nothing is programmed in that family but what refuses.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
 from functools import lru_cache
 from typing import Any
@@ -224,7 +224,7 @@ def owner(now: Snapshot, frontend: Frontend) -> ServiceKey:
     return oldest(now, now.claims[frontend])
 
 
-def oldest(now: Snapshot, rivals: frozenset[ServiceKey]) -> ServiceKey:
+def oldest(now: Snapshot, rivals: Collection[ServiceKey]) -> ServiceKey:
     """Who has what several Services name."""
     if len(rivals) == 1:
         return next(iter(rivals))
