@@ -78,8 +78,9 @@ LISTING_SECONDS = 5.0
 """How long a start waits for the API server: ten thousand Services take one or two."""
 
 
-YOUNG = 10_000
-"""So many new objects the collector waits for: it goes through cold memory, a thousand in half a millisecond."""
+COLLECT_AT = (5_000, 2, 10)
+"""So many new objects the collector waits for, so many of its looks before it looks at what the last ones left, and so
+many of these before it looks at all. It goes through cold memory, a thousand objects in half a millisecond."""
 
 
 LAST_EVENT_SECONDS = 2.0
@@ -289,7 +290,7 @@ async def _settle_memory() -> None:
     What it has dropped, C's library keeps until it is told otherwise (malloc_trim(3)), where it can be."""
     await asyncio.sleep(0)  # until then the loop holds what the first resync answered
     gc.freeze()
-    gc.set_threshold(YOUNG)
+    gc.set_threshold(*COLLECT_AT)
     gc.enable()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
