@@ -186,7 +186,7 @@ class Agent:
     def source_errors(self) -> tuple[str, ...]:
         found = (*self._troubles.values(), *self.store.troubles)
         if self.restored is not None and self.restored.rebuilt:
-            count = len(self.restored.attachments)
+            count = self.restored.rebuilt
             found += (f"store: {self.config.database}: was lost: {count} attachments are taken from the kernel",)
         if self.manifests is not None:
             found += self.manifests.loaded.errors

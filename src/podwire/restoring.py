@@ -1,7 +1,8 @@
 """What a start knows again: the rows of the store, held against the boot and the kernel.
 
 Invariants: an attachment of an earlier boot is kept only where it is seen to live; its addresses are free otherwise,
-since no namespace outlives a boot. What the store has lost is taken from the kernel, and said so. Nothing is written.
+since no namespace outlives a boot. What a store lacks that no resync has filled since it was made is taken from the
+kernel, and said so, however many starts were killed before. Nothing is written.
 """
 
 import logging
@@ -39,16 +40,20 @@ def restored(config: Config, store: Store, linux: Linux, boot: str) -> Restored:
     event = store.restored()
     _refuse_pods_of_another_node(config, event)
     rows = _identified(linux, event.attachments)
-    if store.fresh:
-        found = rebuild.attachments(linux.read(Scope(None, frozenset())))
-        rows = {key: replace(it, boot=boot) for key, it in found.items()}
-        if rows:
-            log.warning("the store is new, and %d pods live: what it should know is taken from the kernel", len(rows))
-    living = dict(_of_this_boot(linux, rows, boot))
-    dead = len(rows) - len(living)
+    rebuilt = _not_in(rows, linux, boot) if store.unfilled() else {}
+    if rebuilt:
+        log.warning("the store is new, and %d pods live: what it should know is taken from the kernel", len(rebuilt))
+    living = dict(_of_this_boot(linux, rows, boot)) | rebuilt
+    dead = len(rows) + len(rebuilt) - len(living)
     if dead:
         log.info("%d attachments of an earlier boot are released: no network namespace outlives a boot", dead)
-    return replace(event, attachments=living, dead=dead, rebuilt=store.fresh and bool(rows))
+    return replace(event, attachments=living, dead=dead, rebuilt=len(rebuilt))
+
+
+def _not_in(rows: Attachments, linux: Linux, boot: str) -> dict[AttachmentKey, Attachment]:
+    """Whose links are there and who has no row. Raises OSError."""
+    found = rebuild.attachments(linux.read(Scope(None, frozenset())))
+    return {key: replace(it, boot=boot) for key, it in found.items() if key not in rows}
 
 
 def _of_this_boot(linux: Linux, rows: Attachments, boot: str) -> Iterator[tuple[AttachmentKey, Attachment]]:

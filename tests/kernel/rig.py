@@ -169,8 +169,18 @@ class Rig:
         follow = node_addresses.follow(controller.submit, self.running.addresses)
         self._watching.append(asyncio.create_task(follow))
 
+    async def kill(self) -> None:
+        """In the middle of what it is at."""
+        tasks = [task for task in (self._loop, self._flows, *self._watching) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        self.running.close()
+        self.agent = self._loop = self._flows = None
+        self._watching.clear()
+
     async def stop(self) -> None:
-        """As a killed process: nothing is tidied up."""
+        """As a killed process: nothing is tidied up. But what it is at is done."""
         while self._watching:
             watching = self._watching.pop()
             watching.cancel()

@@ -1,5 +1,6 @@
 """A node that was booted anew, and a store that was lost: the dead are released, who lives is kept."""
 
+import asyncio
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +14,13 @@ from podwire import views
 from podwire.agent import running
 from podwire.cni.cni_pb2 import CniRequest
 from podwire.config import BOOT_ID_FILE, read_config
+from podwire.controller import loop
 from podwire.model.addresses import show_address
 from podwire.model.objects import PodKey
 from podwire.sources import cni_server
 from tests.kernel.hands import links_gone
 from tests.kernel.process import AgentProcess
-from tests.kernel.rig import Rig, Space, ask, identity, respond, service, sh, silence
+from tests.kernel.rig import Rig, Space, ask, by_hand, dump, identity, respond, service, sh, silence
 
 OBJECTS = service("web", 10, ("10.1.1.2", "fd01::2"))
 
@@ -227,27 +229,73 @@ async def test_rows_go_up_and_down_the_versions(booted: Node) -> None:
     assert rig.running.controller.snapshot.attachments[rig.key("b")].boot != ""
 
 
+def lose_store(rig: Rig) -> None:
+    for part in rig.directory.glob("podwire.db*"):
+        if "damaged" not in part.name:
+            part.unlink()
+
+
 @pytest.mark.parametrize("damaged", [False, True], ids=["removed", "damaged"])
 async def test_a_lost_store_is_told(booted: Node, damaged: bool) -> None:
     rig = booted.rig
     before = booted.addresses
     await rig.stop()
     database = rig.directory / "podwire.db"
-    for part in rig.directory.glob("podwire.db*"):
-        part.unlink()
+    lose_store(rig)
     if damaged:
         database.write_bytes(b"\xff" * 9000)
     await booted.boot()
-    assert "Restored 3 attachments from the kernel, since the store was lost" in booted.events
+    assert "Restored 3 attachments, 3 from the kernel, since the store was lost" in booted.events
     lost = f"store: {database}: was lost: 3 attachments are taken from the kernel"
     assert lost in views.status(rig.running.controller.snapshot, rig.running.facts()).source_errors
     assert booted.addresses == before
     assert (await rig.add("d")).error is None
     assert len(booted.addresses) == 8
-    for part in rig.directory.glob("podwire.db*"):
-        if "damaged" not in part.name:
-            part.unlink()
+    lose_store(rig)
     assert (await rig.add("e")).error is not None
     await rig.history_has("Resync healing of store")
     assert any("made anew while the agent was at work" in error for error in rig.running.source_errors)
     assert rig.rows() == 4
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["told all objects", "without the API"])
+async def test_a_lost_store_is_made_again_whenever_a_start_is_killed(booted: Node, alone: bool) -> None:
+    """At each turn of the event loop from the opening of the store to the end of the first resync."""
+    rig = booted.rig
+    before = booted.addresses, dump()
+    turns, ended = 0, False
+    while not ended:
+        await rig.stop()
+        lose_store(rig)
+        by_hand("nft flush ruleset; ip route flush proto 177 root 10.96.0.0/16")  # so that there is something to do
+        start = asyncio.create_task(rig.start_alone() if alone else rig.start(OBJECTS))
+        for _ in range(turns + 1):
+            await asyncio.sleep(0)
+        ended = start.done()
+        await rig.kill()
+        start.cancel()
+        await booted.boot()
+        assert (booted.addresses, dump()) == before
+        assert (rig.rows(), await rig.drift()) == (3, [])
+        turns += 1
+    assert turns > 2
+
+
+async def test_a_store_that_is_lost_at_work_and_not_filled_before_a_kill(
+    booted: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of whom the new file knows already it knows more than the kernel does."""
+    rig = booted.rig
+    monkeypatch.setattr(loop, "HEALING_DELAYS", (3600.0,))
+    lose_store(rig)
+    assert (await rig.add("d")).error is not None  # it was renewed
+    assert (await rig.add("e")).error is None
+    assert (await rig.delete("c")).error is None
+    before = booted.addresses
+    await rig.kill()
+    await booted.boot()
+    assert (booted.pods, booted.addresses) == ({"web", "b", "e"}, before)
+    assert "Restored 3 attachments, 2 from the kernel, since the store was lost" in booted.events
+    assert rig.running.controller.snapshot.attachments[rig.key("e")].netns == rig.pods["e"].path
+    assert ask(rig.pods["b"], "10.96.0.10") == "web 10.1.1.3"
+    assert (rig.rows(), await rig.drift()) == (3, [])

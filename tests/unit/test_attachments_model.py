@@ -156,6 +156,17 @@ class Node(RuleBasedStateMachine):
         await self._caught_up()
         self.cni = cni_server.Cni(self.controller, self.config.spool, asyncio.Lock(), [])
 
+    async def _killed(self, turns: int) -> None:
+        """A start that is killed after so many turns of the event loop."""
+        asyncio.create_task(self._start())  # noqa: RUF006 - it is among all tasks
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        self.store.close()
+
     def stop(self) -> None:
         self.runner.run(self._stop())
 
@@ -316,14 +327,17 @@ class Node(RuleBasedStateMachine):
         self.start()
         assert self.attached == self.given
 
-    @rule(damaged=st.booleans())
-    def lose_the_store(self, damaged: bool) -> None:
+    @rule(damaged=st.booleans(), killed=st.lists(st.integers(0, 12), max_size=2))
+    def lose_the_store(self, damaged: bool, killed: list[int]) -> None:
+        """`killed`: starts that come to nothing before one is left alone."""
         self.stop()
         living = self.wired
         for part in self.directory.glob("podwire.db*"):
             part.unlink()
         if damaged:
             self.config.database.write_bytes(b"\xff" * 5000)
+        for turns in killed:
+            self.runner.run(self._killed(turns))
         self.start()
         self.forget(set(self.given) - living)
         self.came = dict.fromkeys(self.given, 0)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from podwire.controller.difference import Change, Difference, Scope
+from podwire.controller.difference import Change, Difference, Outcome, Scope, difference
 from podwire.model.addresses import parse_address, parse_prefix
-from podwire.model.network import CursorKey
+from podwire.model.network import CursorKey, UnfilledKey
 from podwire.model.objects import Attachment, AttachmentKey, PodKey
 from podwire.store.database import StoreUnusable
 from podwire.store.rows import Store
@@ -25,10 +25,16 @@ ROWS: dict[Any, Any] = {
     )
     for n in range(200)
 } | {CursorKey(parse_prefix("10.1.0.0/16")): 7}
+UNFILLED: dict[Any, Any] = {UnfilledKey(): True}
 
 
 def coming(rows: dict[Any, Any]) -> Difference:
     return {key: Change(None, value) for key, value in rows.items()}
+
+
+def fill(store: Store) -> dict[Any, Outcome]:
+    """As a resync does."""
+    return store.apply(difference(ROWS, store.read(EVERYTHING), store.place))
 
 
 def sql(path: Path, command: str) -> None:
@@ -41,19 +47,36 @@ def path(tmp_path: Path) -> Path:
     """Of a store that holds all rows, and was closed."""
     path = tmp_path / "podwire.db"
     with closing(Store(path)) as store:
-        assert store.fresh
-        assert {outcome.error for outcome in store.apply(coming(ROWS)).values()} == {None}
+        assert {outcome.error for outcome in fill(store).values()} == {None}
     return path
 
 
 def test_what_was_written_is_read(path: Path) -> None:
     with closing(Store(path)) as store:
-        assert not store.fresh
         assert store.read(EVERYTHING) == ROWS
         one = next(iter(ROWS))
         store.apply({one: Change(ROWS[one], None)})
         assert store.read(Scope({one: None}.keys(), frozenset())) == {}
         assert store.troubles == ()
+
+
+def test_a_new_file_is_unfilled_until_a_resync_has_filled_it(tmp_path: Path) -> None:
+    """However often it is opened, and whatever row an ADD writes meanwhile; a file of an older version is filled."""
+    path, one = tmp_path / "podwire.db", next(iter(ROWS))
+    for _ in range(2):
+        with closing(Store(path)) as store:
+            assert store.unfilled()
+            assert store.apply({one: Change(None, ROWS[one])})[one].error is None
+            assert store.read(EVERYTHING) == {one: ROWS[one]} | UNFILLED
+    with closing(Store(path)) as store:
+        assert {outcome.error for outcome in fill(store).values()} == {None}
+    with closing(Store(path)) as store:
+        assert not store.unfilled()
+        assert store.read(EVERYTHING) == ROWS
+    sql(path, "DROP TABLE remembered")
+    with closing(Store(path)) as store:
+        assert not store.unfilled()
+        assert store.read(EVERYTHING) == ROWS
 
 
 def _garbage(path: Path) -> None:
@@ -105,11 +128,10 @@ def test_a_damaged_file_is_set_aside_at_the_start(path: Path, damage: Callable[[
     content = path.read_bytes()
     for number in (1, 2):
         with closing(Store(path)) as store:
-            assert store.fresh
-            assert store.read(EVERYTHING) == {}
+            assert store.read(EVERYTHING) == UNFILLED
             assert len(store.troubles) == number
             assert str(path.with_name(f"podwire.db.damaged-{number}")) in store.troubles[-1]
-            store.apply(coming(ROWS))
+            fill(store)
             assert store.read(EVERYTHING) == ROWS
         aside = path.with_name(f"podwire.db.damaged-{number}").read_bytes()
         assert aside[100:] == content[100:]  # before that is SQLite's header: opening counts there
@@ -130,12 +152,10 @@ def test_a_file_that_is_damaged_at_work_is_filled_again_from_memory(
             outcomes = store.apply({new: Change(None, ROWS[AttachmentKey("s1", "eth0")])})
             if outcomes[new].error is None:
                 store.apply({new: Change(outcomes[new].value, None)})
-        held = store.read(EVERYTHING)
-        missing = {key: value for key, value in ROWS.items() if held.get(key) != value}
-        assert {outcome.error for outcome in store.apply(coming(missing)).values()} <= {None}
+        assert {outcome.error for outcome in fill(store).values()} <= {None}
         assert store.read(EVERYTHING) == ROWS
     with closing(Store(path)) as again:
-        assert again.read(EVERYTHING) == ROWS or (again.fresh and again.troubles)
+        assert again.read(EVERYTHING) == ROWS or (again.unfilled() and again.troubles)
 
 
 def _removed(path: Path) -> None:
@@ -157,8 +177,8 @@ def test_nothing_is_written_to_a_file_that_nobody_finds_again(path: Path, hand: 
         ).values()
         assert "removed or replaced" in (outcome.error or "")
         assert outcome.later
-        assert store.read(EVERYTHING) == {}
-        store.apply(coming(ROWS))
+        assert store.read(EVERYTHING) == UNFILLED
+        fill(store)
     with closing(Store(path)) as again:
         assert again.read(EVERYTHING) == ROWS
 

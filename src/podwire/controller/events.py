@@ -216,17 +216,17 @@ class Shutdown(Event, frozen=True):
 class Restored(Event, frozen=True):
     """What the store held at a start. Unconfirmed attachments were never answered: they are released. `objects` are
     this node and the service ranges as the cluster knew them last: a list of all objects takes their place. `dead`
-    counts the attachments of an earlier boot, which are released; `rebuilt`: these are taken from the kernel, since the
-    store was lost."""
+    counts the attachments of an earlier boot, which are released; `rebuilt` those that are taken from the kernel, since
+    the store was lost."""
 
     attachments: Mapping[AttachmentKey, Attachment]
     cursors: Mapping[Prefix, int]
     objects: Mapping[ObjectKey, Object] = {}
     dead: int = 0
-    rebuilt: bool = False
+    rebuilt: int = 0
 
     def __str__(self) -> str:
-        rebuilt = " from the kernel, since the store was lost" * self.rebuilt
+        rebuilt = f", {self.rebuilt} from the kernel, since the store was lost" if self.rebuilt else ""
         dead = f", released {self.dead} of an earlier boot" if self.dead else ""
         return f"Restored {len(self.attachments)} attachments{rebuilt}{dead}"
 

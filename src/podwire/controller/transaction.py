@@ -30,6 +30,7 @@ from podwire.controller.events import (
 )
 from podwire.controller.slicing import slices
 from podwire.controller.snapshot import fold
+from podwire.model.network import UnfilledKey
 from podwire.model.objects import Value
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 
@@ -311,10 +312,11 @@ def _crowded_out(changes: Difference, outcomes: Mapping[Any, Outcome]) -> Differ
 
 
 def _due(now: Snapshot, scope: Scope, changes: Difference) -> Difference:
-    """Sweep only once in sync: what nobody wants may be wanted by an object that isn't known yet."""
+    """Sweep only once in sync: what nobody wants may be wanted by an object that isn't known yet. A store is full with
+    what is known, whole or not."""
     if scope.keys is not None or now.whole:
         return changes
-    return {key: change for key, change in changes.items() if change.after is not None}
+    return {key: it for key, it in changes.items() if it.after is not None or isinstance(key, UnfilledKey)}
 
 
 def _actual(driver: Driver, programmed: Mapping[Any, Any], scope: Scope, fresh: bool) -> tuple[dict[Any, Any], bool]:

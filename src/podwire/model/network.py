@@ -394,6 +394,14 @@ class PodMTUKey(Value, frozen=True):
         return "MTU of pods"
 
 
+class UnfilledKey(Value, frozen=True):
+    """That the store was made anew and no resync has filled it since: what it should hold is elsewhere, or nowhere.
+    Nobody ever wants it."""
+
+    def __str__(self) -> str:
+        return "mark of a store that is not filled yet"
+
+
 class CursorKey(Value, frozen=True):
     """Where the next search in a block begins, so that a fresh address is not the one just released."""
 

@@ -1,8 +1,9 @@
 """The SQLite file of the store: opened, made, set aside where it is damaged.
 
 Invariants: what can't be read is set aside, never deleted, and an empty file takes its place; so does one that was
-removed or replaced while it was open, since nobody would find again what is written to it. Nobody waits long for
-another's lock. A file of another version is not touched.
+removed or replaced while it was open, since nobody would find again what is written to it. An empty file is born with
+the row `UNFILLED`, so that whoever is killed before it is filled leaves no file that looks like that of a node without
+pods. Nobody waits long for another's lock. A file of another version is not touched.
 """
 
 import logging
@@ -13,13 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 VERSION = 1
-_SCHEMA = """
-CREATE TABLE attachment (sandbox TEXT, interface TEXT, value BLOB NOT NULL, PRIMARY KEY (sandbox, interface))
-    WITHOUT ROWID;
-CREATE TABLE cursor (block TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
-"""
-# An agent of the same version may not know it, and does without.
-_ADDED = "CREATE TABLE IF NOT EXISTS remembered (what TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
+# An agent of the same version may not know this table, and does without.
+_REMEMBERED = "CREATE TABLE IF NOT EXISTS remembered (what TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
+_SCHEMA = (
+    "CREATE TABLE attachment (sandbox TEXT, interface TEXT, value BLOB NOT NULL,"
+    " PRIMARY KEY (sandbox, interface)) WITHOUT ROWID;"
+    "CREATE TABLE cursor (block TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID"
+)
+UNFILLED = "unfilled"
+"""What `remembered` says of a file from its birth until a resync has filled it."""
 LOCK_SECONDS = 0.05
 """How long to wait for another's lock: the event loop waits with it, and an ADD may meet it three times."""
 _DAMAGE = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_NOTADB)
@@ -44,8 +47,6 @@ class Database:
     def __init__(self, path: Path, check: Callable[[sqlite3.Connection], object]) -> None:
         """`check` raises Damaged where the content is none of ours. Raises StoreUnusable."""
         self.path, self._check = path, check
-        self.fresh = False
-        """Whether it was made just now."""
         self.renewed = ""
         """Why it was last made anew at work."""
         try:
@@ -122,11 +123,13 @@ class Database:
         db.execute("PRAGMA synchronous=NORMAL")
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
-            db.executescript(f"BEGIN;{_SCHEMA};PRAGMA user_version={VERSION};COMMIT;")
-            self.fresh = True
+            db.executescript(f"BEGIN;{_SCHEMA};{_REMEMBERED}")
+            db.execute("INSERT INTO remembered VALUES (?, x'c3')", (UNFILLED,))
+            db.execute(f"PRAGMA user_version={VERSION}")
+            db.execute("COMMIT")
         elif version != VERSION:
             raise StoreUnusable(f"{self.path}: written by another version ({version}); this one reads {VERSION}")
-        db.execute(_ADDED)
+        db.execute(_REMEMBERED)
         found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
             raise Damaged(found)

@@ -3,7 +3,8 @@ last of this node, so that pods come and go while no API server answers.
 
 Invariants: a driver like the others, and the first in line: a row is committed before the kernel is touched. WAL with
 synchronous=NORMAL survives a killed agent; a power loss takes the pods too. What can't be written now is not tried
-again before the next resync. A file that was damaged or lost is empty then, and a resync fills it from memory.
+again before the next resync. A file that was damaged or lost is empty then, and a resync fills it from memory; until
+that is done the file itself says so, by a row that nobody wants and that goes in the same transaction.
 """
 
 import sqlite3
@@ -16,9 +17,9 @@ import msgspec
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.controller.events import Restored
 from podwire.model.addresses import parse_prefix
-from podwire.model.network import CursorKey, PodMTUKey
+from podwire.model.network import CursorKey, PodMTUKey, UnfilledKey
 from podwire.model.objects import Attachment, AttachmentKey, Node, NodeKey, ServiceCIDR, ServiceCIDRKey
-from podwire.store.database import Damaged, Database, Renewed
+from podwire.store.database import UNFILLED, Damaged, Database, Renewed
 
 _NODE, _SERVICE_CIDR, _POD_MTU = "node/", "servicecidr/", "mtu"
 
@@ -32,11 +33,6 @@ class Store:
         """Opens the file, or makes it. Raises StoreUnusable."""
         self.writes = 0
         self.database = Database(path, _rows)
-
-    @property
-    def fresh(self) -> bool:
-        """Whether it was made just now: what it should remember is elsewhere, or nowhere."""
-        return self.database.fresh
 
     @property
     def troubles(self) -> tuple[str, ...]:
@@ -65,7 +61,7 @@ class Store:
             with self.database.used() as db:
                 return {key: value for key, value in _rows(db).items() if key in scope}
         except Renewed:
-            return {}
+            return {key: True for key in (UnfilledKey(),) if key in scope}
 
     def apply(self, difference: Difference) -> dict[Any, Outcome]:
         """All or nothing."""
@@ -85,6 +81,10 @@ class Store:
             cursors={key.block: value for key, value in rows.items() if isinstance(key, CursorKey)},
             objects={key: value for key, value in rows.items() if isinstance(key, NodeKey | ServiceCIDRKey)},
         )
+
+    def unfilled(self) -> bool:
+        """Whether it may lack what it should remember: no resync has filled it since it was made. Raises OSError."""
+        return bool(self.read(Scope({UnfilledKey(): None}.keys(), frozenset())))
 
     def pod_mtu(self) -> int:
         """That of the last start which knew one, or 0. Raises OSError."""
@@ -139,6 +139,8 @@ def _write(db: sqlite3.Connection, key: Any, value: Any) -> None:
             _remember(db, _SERVICE_CIDR + name, value)
         case PodMTUKey():
             _remember(db, _POD_MTU, value)
+        case UnfilledKey():
+            _remember(db, UNFILLED, value)
         case _:
             raise TypeError(key)
 
@@ -158,4 +160,6 @@ def _recall(what: str, value: bytes) -> tuple[Any, Any] | None:
         return ServiceCIDRKey(what.removeprefix(_SERVICE_CIDR)), msgspec.msgpack.decode(value, type=ServiceCIDR)
     if what == _POD_MTU:
         return PodMTUKey(), msgspec.msgpack.decode(value, type=int)
+    if what == UNFILLED:
+        return UnfilledKey(), msgspec.msgpack.decode(value, type=bool)
     return None
