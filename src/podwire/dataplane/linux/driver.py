@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.dataplane import netlink
-from podwire.dataplane.linux import ipv6, links, neighbours, notices, render, routes, sysctl
+from podwire.dataplane.linux import carrier, ipv6, links, neighbours, notices, render, routes, sysctl
 from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.messages import Message
 from podwire.model.addresses import FAMILIES
-from podwire.model.network import AddressKey, Link, LinkKey, RouteKey, Space, SysctlKey, path_of
+from podwire.model.network import LOOPBACK, Link, LinkKey, RouteKey, Space, SysctlKey, UpKey, path_of
 from podwire.nodes.own import SYSCTLS
 
 GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL, errno.ENXIO}
@@ -173,6 +173,7 @@ class Linux:
         for space, keys in spaces.items():
             with self._opened(space) as (there, missing):
                 outcomes |= self._send(there, missing, keys, difference)
+        outcomes |= self._silent(comes, outcomes)
         doomed = [key for key in goes if isinstance(key, LinkKey) and outcomes[key].error is None]
         if doomed:
             self._doomed |= {key.name: difference[key].before.space for key in doomed}
@@ -180,6 +181,13 @@ class Linux:
             self._spaces = {number: space for number, space in self._spaces.items() if space not in left}
             self._when_doomed()
         return outcomes
+
+    def _silent(self, comes: list[Any], outcomes: Mapping[Any, Outcome]) -> dict[Any, Outcome]:
+        """Waits until the links' ends that came up here send what they are given. One that doesn't is an error."""
+        ends = [key for key in comes if isinstance(key, UpKey) and not key.space and key.index != LOOPBACK]
+        up = {key.index: key for key in ends if outcomes[key].error is None}
+        silent = carrier.silent(self._node, up)
+        return {up[index]: Outcome(error=f"{up[index]}: it has its carrier, but sends nothing") for index in silent}
 
     @property
     def doomed(self) -> frozenset[str]:
@@ -277,7 +285,7 @@ class Linux:
                 if code == errno.EEXIST and isinstance(key, RouteKey) and there is not None:
                     text += _in_the_way(there.socket, key)
                 outcomes[key] = Outcome(error=ipv6.why_refused(key, code) or text, again=outcomes[key].again)
-            if there is not None and isinstance(key, AddressKey) and key.space and code == errno.EACCES:
+            if there is not None and kind == rt.NEWADDR and key.space and code == errno.EACCES:
                 named = links.by_index(there.socket.dump(rt.GETLINK, links.get_link(key.index), 0)).values()
                 # What was refused is read again and tried once more.
                 self.writes += sum(ipv6.switch_on(there.descriptor, links.name_of(seen)) for seen in named)

@@ -14,6 +14,8 @@ from podwire.dataplane.linux.rtnetlink import (
     DELRULE,
     FAMILY_NUMBERS,
     LINK_SCOPE,
+    LOCAL,
+    LOCAL_TABLE,
     MAIN_TABLE,
     NEWADDR,
     NEWROUTE,
@@ -54,10 +56,21 @@ def address(key: AddressKey, change: Change) -> list[Message]:
     head = pack("=BBBBI", family.number, family.bits, 0, 0, key.index)
     local = attr(2, key.address)
     if change.after is None:  # by itself: what a pod's owner made may have another peer's address
-        return [Message(DELADDR, 0, head + local)]
+        return [Message(DELADDR, 0, head + local), *_local_route(key, gone=True)]
     quick = u32(8, NO_DAD if family.size == 16 else 0)
     body = head + local + attr(1, key.address) + quick + attr(11, bytes((PROTOCOL,)))
-    return [Message(NEWADDR, CREATE | (EXCL if change.before is None else REPLACE), body)]
+    return [Message(NEWADDR, CREATE | (EXCL if change.before is None else REPLACE), body), *_local_route(key)]
+
+
+def _local_route(key: AddressKey, gone: bool = False) -> list[Message]:
+    """By which a pod takes for itself what comes for an IPv6 address. The kernel makes one too, but in a task that has
+    its turn later (addrconf_dad_work): until then the pod would throw away what comes. It goes with the pod's link."""
+    family = family_of(key.address)
+    if not key.space or family.size == 4:
+        return []
+    head = pack("=BBBBBBBBI", family.number, family.bits, 0, 0, LOCAL_TABLE, PROTOCOL, UNIVERSE, LOCAL, 0)
+    body = head + attr(1, key.address) + u32(4, key.index)
+    return [Message(DELROUTE, 0, body) if gone else Message(NEWROUTE, CREATE | REPLACE, body)]
 
 
 def route(key: RouteKey, change: Change) -> list[Message]:

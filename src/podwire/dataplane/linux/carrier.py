@@ -1,0 +1,46 @@
+"""Waiting until an interface that has got its carrier sends what it is given.
+
+Invariants: a veth pair has its carrier as soon as its second end is up, but the end that was up first goes on throwing
+away what it is to send until the kernel's link watch has had its turn (net/core/link_watch.c). Then its operational
+state is UP (RFC 2863). Since Linux 6.8 (facd15dfd691) whoever asks for that one interface gives the link watch its
+turn; an older kernel only tells when it has come. Nothing is waited for where there is no carrier.
+"""
+
+import select
+import time
+from collections.abc import Collection
+from struct import unpack_from
+
+from podwire.dataplane import netlink
+from podwire.dataplane.linux import links
+from podwire.dataplane.linux import rtnetlink as rt
+
+PATIENCE = 1.0
+"""Seconds for an older kernel's link watch, which usually takes less than a thousandth of that."""
+_LINKS = (1,)  # RTNLGRP_LINK
+_LOWER_UP, _OPERATING = 0x10000, b"\x06"  # IFF_LOWER_UP, IF_OPER_UP
+
+
+def silent(node: netlink.Socket, indexes: Collection[int]) -> Collection[int]:
+    """Those interfaces of the node's that have a carrier and send nothing for PATIENCE."""
+    waiting = [index for index in sorted(indexes) if _is_silent(node, index)]
+    if not waiting:
+        return waiting
+    told, limit = netlink.Listener(netlink.ROUTE, _LINKS), time.monotonic() + PATIENCE
+    try:
+        while waiting := [index for index in waiting if _is_silent(node, index)]:
+            if not select.select([told], [], [], max(0.0, limit - time.monotonic()))[0]:
+                break
+            told.datagrams()
+    finally:
+        told.close()
+    return waiting
+
+
+def _is_silent(node: netlink.Socket, index: int) -> bool:
+    try:
+        found = links.by_index(node.dump(rt.GETLINK, links.get_link(index), 0))
+    except OSError:  # it is gone
+        return False
+    states = [(unpack_from("=I", seen[rt.FLAGS])[0], seen.get(rt.IFLA_OPERSTATE)) for seen in found.values()]
+    return any(flags & _LOWER_UP and state != _OPERATING for flags, state in states)
