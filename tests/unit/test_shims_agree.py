@@ -58,6 +58,7 @@ SETTINGS = (
     "socket=/" + "x" * 107 + "\nspool=/proc/spool\n",
     "socket=/s\nspool=DIR/spool\nadd_seconds=1.2.3\ndel_seconds=-1\nstatus_seconds=nan\ncheck_seconds=.\n",
     "socket=/s\nspool=DIR/spool\nadd_seconds=0\ndel_seconds=0.0\nstatus_seconds=.5\ncheck_seconds=" + "9" * 400,
+    "socket=/s\nspool=DIR/Not Found/no such file or directory/no such file or/No such file or directory\n",
     'socket=/s"\\\xe4not found\x7f\nspool=DIR/\xe4not found"\\/x\n',
 )
 COMMANDS = ("ADD", "CHECK", "DEL", "STATUS", "VERSION", "", "add", 'odd"\\\x1b\udcff=', "not found")
@@ -80,6 +81,7 @@ def test_without_an_agent_they_say_the_same(plugins: list[Installed], settings: 
     for answer in said[1][0]:
         assert answer.stderr == b""
         assert answer.stdout == b"" or answer.said["cniVersion"] in ("0.4.0", "1.0.0", "1.1.0")
+        assert not any(words in answer.stdout.lower() for words in (b"not found", b"no such file or directory"))
 
 
 TEXT = st.text(st.sampled_from('{}[]":,\\ \n\tcniVersion1.0.4x'), max_size=40).map(str.encode)

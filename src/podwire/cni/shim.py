@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 VERSIONS = (b"0.4.0", b"1.0.0", b"1.1.0")
 COMMANDS = (b"ADD", b"CHECK", b"DEL", b"GC", b"STATUS", b"VERSION")
+MISLEADING = ((b"not found", b"missing"), (b"no such file or directory", b"missing file or directory"))
+"""In a DEL's error go-cni takes these for success, whatever else it says; the second where CNI_NETNS is empty."""
 SECONDS = {b"DEL": 3.0, b"STATUS": 2.0, b"VERSION": 1.0}
 SECONDS_OF_OTHERS, LONGEST = 50.0, 86_400.0
 LARGEST = 16 << 20
@@ -377,8 +379,11 @@ def version_of(text: bytes) -> bytes:
 
 
 def quote(text: bytes) -> bytes:
-    """As a JSON string of ASCII. "not found" is rewritten: go-cni takes a DEL's error with these words for success."""
-    plain = bytes(byte if 32 <= byte < 127 else 63 for byte in text).replace(b"not found", b"missing")
+    """As a JSON string of ASCII, without the words that a runtime takes for success."""
+    plain = bytes(byte if 32 <= byte < 127 else 63 for byte in text)
+    for words_of_success, others in MISLEADING:
+        while (at := plain.lower().find(words_of_success)) >= 0:
+            plain = plain[:at] + others + plain[at + len(words_of_success) :]
     return b'"' + plain.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
 

@@ -13,6 +13,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,17 +24,37 @@ static const char *const commands[] = {"ADD", "CHECK", "DEL", "GC", "STATUS", "V
 
 /* --- JSON ------------------------------------------------------------------------------------ */
 
-/* As a JSON string of ASCII. "not found" is rewritten: go-cni takes a DEL's error with these words for success. */
+/* What go-cni takes for success in a DEL's error, whatever else it says (the second where CNI_NETNS is empty), and what
+ * is said instead. */
+static const char *const misleading[][2] = {
+    {"not found", "missing"},
+    {"no such file or directory", "missing file or directory"},
+};
+
+/* Where the text begins with such words: how long they are, and what to say instead. Else 0. */
+static size_t misled(const unsigned char *text, size_t size, const char **instead)
+{
+    for (size_t at = 0; at < COUNT(misleading); at++) {
+        size_t length = strlen(misleading[at][0]);
+
+        *instead = misleading[at][1];
+        if (size >= length && strncasecmp((const char *)text, misleading[at][0], length) == 0)
+            return length;
+    }
+    return 0;
+}
+
+/* As a JSON string of ASCII. */
 static void quote(struct bytes *to, const void *text, size_t size)
 {
-    static const char misleading[] = "not found";
     const unsigned char *letters = text;
+    const char *instead;
 
     say(to, "\"");
-    for (size_t at = 0; at < size; at++) {
-        if (size - at >= strlen(misleading) && memcmp(letters + at, misleading, strlen(misleading)) == 0) {
-            say(to, "missing");
-            at += strlen(misleading) - 1;
+    for (size_t at = 0, length; at < size; at += length ? length : 1) {
+        length = misled(letters + at, size - at, &instead);
+        if (length) {
+            say(to, instead);
             continue;
         }
         if (letters[at] == '"' || letters[at] == '\\')
