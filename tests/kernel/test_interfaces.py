@@ -1,7 +1,9 @@
 """Pods with several interfaces, with several sandboxes one after the other, and with names of any form and length."""
 
 import hashlib
+import socket
 from collections.abc import Mapping
+from contextlib import ExitStack
 
 import msgspec
 import pytest
@@ -13,7 +15,7 @@ from podwire.model.objects import AttachmentKey, Node, PodKey
 from podwire.pods import names
 from podwire.pods.lookup import get_interface_name
 from tests.kernel.hands import links_gone
-from tests.kernel.rig import NODE, Rig, Space, ask, dump, identity, respond, service, sh, silence
+from tests.kernel.rig import NODE, Rig, Space, ask, dump, identity, in_space, respond, service, sh, silence
 
 OBJECTS = service("web", 10, ("10.1.1.2", "fd01::2"))
 TO_WEB = ("10.96.0.10", "fd00:96::a")
@@ -105,6 +107,38 @@ async def test_of_a_dead_pod_each_interface_goes_by_its_own_del(rig: Rig, first:
         assert gone.error_without("store") is None
     rig.running.linux.collect()
     assert dump() == clean
+    assert await rig.drift() == []
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["the old one is gone", "somebody holds the old one"])
+@pytest.mark.parametrize("order", [("eth0", "net1"), ("net1", "eth0")], ids=" before ".join)
+async def test_a_sandbox_in_a_new_namespace_gets_one_interface_after_the_other(
+    rig: Rig, order: tuple[str, str], held: bool
+) -> None:
+    """The other one, which the runtime has not asked for yet, is in nobody's way."""
+    await rig.start_with_pods("web", objects=OBJECTS)
+    pod = rig.space("p")
+    for interface in ("eth0", "net1"):
+        assert (await attach(rig, pod, "s", interface)).error is None
+    with ExitStack() as holding:
+        if held:
+            holding.enter_context(in_space(pod, socket.AF_INET, socket.SOCK_DGRAM))
+        sh("ip", "netns", "del", pod.name)
+        for interface in () if held else ("eth0", "net1"):
+            links_gone(rig, "p", "s", interface)
+        sh("ip", "netns", "add", pod.name)
+        for interface in order:
+            assert (await attach(rig, pod, "s", interface)).error is None
+            for to in TO_WEB:
+                assert ask(pod, to).startswith("web ")
+    assert set(addresses(rig)) == {"sandbox-web/eth0", "s/eth0", "s/net1"}
+    rig.running.linux.collect()
+    assert (await rig.resync()).error is None
+    assert await rig.drift() == []
+    for interface in order:
+        await detach(rig, "s", interface)
+    rig.running.linux.collect()
+    assert set(addresses(rig)) == {"sandbox-web/eth0"}
     assert await rig.drift() == []
 
 

@@ -217,9 +217,9 @@ class Controller:
                 # Confirmed before it is answered: killed in between, a repeated ADD or a DEL finds the pod;
                 # the other way round, a start would release a pod that lives.
                 self._queue(self._follow_ups, PodWired(key), answer)
-                self._succeed(result.event)
+                self._displace(result.event)
                 return True
-            case AddPod(again=False) if result.refusal in (Refusal.OCCUPIED, Refusal.EXHAUSTED):
+            case AddPod(again=False) if result.refusal in (None, Refusal.OCCUPIED, Refusal.EXHAUSTED):
                 if self._make_room(result.event, result.refusal):
                     self._requests.appendleft((replace(result.event, again=True), answer))
                     return True
@@ -253,18 +253,23 @@ class Controller:
     def _next(self, event: Event) -> Answer:
         return self._queue(self._follow_ups, event, asyncio.get_running_loop().create_future())
 
-    def _succeed(self, added: AddPod) -> None:
-        """Whoever came by the same path before has lost it: the path leads to another namespace now."""
+    def _displace(self, added: AddPod) -> bool:
+        """Whoever came by the same path before has lost it: the path leads to another namespace now. Whether there was
+        anybody else."""
         space, housed = Space(added.netns, added.device, added.inode), self.snapshot.housed
-        former = housed.get(added.netns, frozenset()) - housed.get(space, frozenset())
+        former = housed.get(added.netns, frozenset()) - housed.get(space, frozenset()) - {added.key}
         dead = self._dead(former)
         if former - dead:
             self._next(SandboxUnseen(former - dead))
         if dead:
             self._next(SandboxGone(dead))
+        return bool(former)
 
-    def _make_room(self, refused: AddPod, refusal: Refusal) -> bool:
-        """Whether something dead stood in the way of an ADD; it is on its way out then."""
+    def _make_room(self, refused: AddPod, refusal: Refusal | None) -> bool:
+        """Whether something dead stood in the way of an ADD; it is on its way out then. No refusal: a driver failed, as
+        at another interface of a sandbox whose path leads to a new namespace."""
+        if refusal is None:
+            return self._displace(refused)
         now = self.snapshot
         former = replaced(now, refused.key, refused.pod, refused.uid)
         if refusal is Refusal.OCCUPIED:
