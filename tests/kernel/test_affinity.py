@@ -215,6 +215,8 @@ async def test_affinity_comes_and_goes_with_its_services(at_work: Rig) -> None:
         "nft add rule {} podwire affinein600 drop",
         "nft delete chain {} podwire sealed600",
         "nft flush map {} podwire remembered",
+        "nft flush map {} podwire shared",
+        "nft add element {0} podwire shared '{{ {1} . tcp . 81 : {1} . 80 }}'",
         "nft flush map {} podwire drawn",
         "nft flush set {} podwire serving",
         "nft add element {0} podwire serving_internal '{{ {1} . tcp . 80 . {1} . 80 }}'",

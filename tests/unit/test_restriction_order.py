@@ -24,6 +24,7 @@ from podwire.model.network import (
     InternalKey,
     RememberKey,
     RestrictedKey,
+    SharedKey,
     Slots,
 )
 from podwire.model.objects import Protocol
@@ -124,6 +125,7 @@ async def test_a_restriction_surrounds_its_frontend(
         pytest.param(ExternalKey(IT), id="whose clients are hidden"),
         pytest.param(InternalKey(IT), id="where the cluster's clients go"),
         pytest.param(RememberKey(IT), id="whose clients are remembered"),
+        pytest.param(SharedKey(IT), id="with whose its clients are remembered"),
         pytest.param(AffinityKey(4, 60), id="what remembers them"),
     ],
 )

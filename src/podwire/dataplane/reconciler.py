@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 from podwire.controller.events import FlowsReconciled, Resync
 from podwire.controller.loop import Controller
 from podwire.controller.transaction import Result
-from podwire.model.addresses import Prefix
+from podwire.model.addresses import Address, Prefix
 from podwire.model.network import Backend, Frontend, InternalKey
 from podwire.model.snapshot import UNKNOWN, Snapshot
 from podwire.services.stale import NONE, Flow, frontend_of, is_inside, lost, stale
@@ -47,6 +47,10 @@ Made = TypeVar("Made")
 class Entry(Protocol):
     @property
     def flow(self) -> Flow: ...
+
+    @property
+    def others(self) -> tuple[Flow, ...]:
+        """What the entry stands for besides: it is stale only where all are."""
 
 
 class Memory(Protocol):
@@ -246,7 +250,7 @@ class Reconciler:
         found = [
             entry
             for entry in memory.read(work.former, work.everything, self._ended.is_set)
-            if stale(entry.flow, held, work.former, ranges, inside)
+            if _all_stale(entry, held, work.former, ranges, inside)
         ]
         self._cost += thread_time() - began
         return found
@@ -257,7 +261,7 @@ class Reconciler:
             async with self._controller.settled() as now:
                 held, ranges = _in_force(now)
                 inside = partial(is_inside, now)
-                still = [it for it in found[at : at + SLICE] if stale(it.flow, held, work.former, ranges, inside)]
+                still = [it for it in found[at : at + SLICE] if _all_stale(it, held, work.former, ranges, inside)]
                 done, error = memory.delete(still)
             deleted.update(entry.flow.to for entry in done)
             if error is not None:
@@ -267,6 +271,18 @@ class Reconciler:
     def _tell(self, deleted: Counter[Frontend], error: str | None) -> None:
         if deleted or error is not None:
             self._controller.submit(FlowsReconciled(tuple(sorted(deleted.items())), error))
+
+
+def _all_stale(
+    entry: Entry,
+    held: Mapping[Any, Any],
+    former: Mapping[Frontend, frozenset[Backend]],
+    ranges: tuple[Prefix, ...],
+    inside: Callable[[Address], bool],
+) -> bool:
+    if not stale(entry.flow, held, former, ranges, inside):
+        return False
+    return not entry.others or all(stale(it, held, former, ranges, inside) for it in entry.others)
 
 
 def _in_force(now: Snapshot) -> tuple[Mapping[Any, Any], tuple[Prefix, ...]]:

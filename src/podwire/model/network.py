@@ -354,6 +354,16 @@ class RememberKey(Value, frozen=True):
         return f"memory of {self.frontend}"
 
 
+class SharedKey(Value, frozen=True):
+    """Under which frontend the clients of this one are remembered; the value is that Frontend, of the same protocol.
+    All of one ServicePort and family share one."""
+
+    frontend: Frontend
+
+    def __str__(self) -> str:
+        return f"shared memory of {self.frontend}"
+
+
 class AffinityKey(Value, frozen=True):
     """What remembers clients for so many seconds: a map and the chains that ask and fill it. The value is False where
     they are altered."""

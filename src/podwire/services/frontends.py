@@ -26,6 +26,7 @@ from podwire.model.network import (
     RestrictedKey,
     ServiceRangeKey,
     Serving,
+    SharedKey,
 )
 from podwire.model.objects import Node, Service, ServiceKey, ServicePort
 from podwire.model.room import Ranked
@@ -76,13 +77,23 @@ def _of_service(now: Snapshot, key: ServiceKey, service: Service, ranges: tuple[
     alone = [it for it in cluster_ips if not any(it in cidr for cidr in ranges)]
     found |= {ServiceRangeKey(it, it): True for it in alone}
     found |= {ExternalIPKey(it): True for it in (*service.external_ips, *service.balancer_ips) if it not in lacks}
+    shared = remembered_as(now, key, mine) if service.affinity else {}
     for frontend in mine:
         if service.affinity and (served[frontend].backends or InternalKey(frontend) in served):
             found[RememberKey(frontend)] = service.affinity
+            found[SharedKey(frontend)] = shared[frontend]
         sources = allowed_sources(now, service, frontend)
         if sources:
             found |= {RestrictedKey(frontend): True} | {AllowedKey(frontend, cidr): True for cidr in sources}
     return found
+
+
+def remembered_as(now: Snapshot, key: ServiceKey, mine: Collection[Frontend]) -> dict[Frontend, Frontend]:
+    """Under which of its frontends each one's clients are remembered: the first of the same ServicePort and family,
+    cluster IPs first. So a client keeps its backend whatever address it comes by."""
+    ports = {frontend: (port, len(frontend.address)) for port, _, frontend in of_service(now, key) if frontend in mine}
+    first: dict[tuple[ServicePort, int], Frontend] = {}
+    return {frontend: first.setdefault(port, frontend) for frontend, port in ports.items()}
 
 
 def allowed_sources(now: Snapshot, service: Service, frontend: Frontend) -> tuple[Prefix, ...]:

@@ -7,7 +7,7 @@ same result. Only the default zone is ours. The forms are those of linux/netfilt
 
 from collections.abc import Iterable, Iterator
 from struct import Struct, pack
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from podwire.dataplane.messages import NESTED, Message, attr, attrs, nest, u32
 from podwire.model.addresses import FAMILIES, Address, Family, family_of
@@ -44,6 +44,7 @@ class Entry(Value, frozen=True):
 
     flow: Flow
     body: bytes
+    others: ClassVar[tuple[Flow, ...]] = ()
 
 
 def queries(frontends: Iterable[Frontend], everything: bool) -> list[Query]:

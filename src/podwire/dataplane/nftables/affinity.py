@@ -2,7 +2,8 @@
 
 Invariants: for 60 seconds these are, in the table of each family,
 
-    affinity60   a map that fills itself: client . frontend → backend, each entry for 60 seconds after its last use
+    affinity60   a map that fills itself: client . frontend → backend, each entry for 60 seconds after its last use;
+                 the frontend is that under which `shared` says that all of a ServicePort are remembered
     affine60     asks it, and the set `serving` whether that backend still answers; whom they do not know is
                  forgotten and goes to the class in `drawn`
     affinein60   the same for the list of the cluster, with `serving_internal` and `drawn_internal`
@@ -128,18 +129,12 @@ def _asking(family: Family, seconds: int, internal: bool) -> list[bytes]:
     known = at + 1
     to = known + words
     proto, port, backend = to + words, to + words + 1, to + words + 2
-    client = [
-        header(at, fields.source, family),
-        header(at + words, fields.destination, family),
-        l4proto(at + 2 * words),
-        dport(at + 2 * words + 1),
-    ]
     frontend = [header(to, fields.destination, family), l4proto(proto), dport(port)]
     ask = b"".join(
         (
+            _client(family, original_way=False),
             reply(backend, fields.answering),
             reply(backend + words, _CT_PROTO_SRC),
-            *client,
             lookup(f"affinity{seconds}", at, known),
             copy(at, port, words + 2),
             *frontend,
@@ -157,15 +152,35 @@ def _asking(family: Family, seconds: int, internal: bool) -> list[bytes]:
 def _put(family: Family, seconds: int, operation: int, original_way: bool) -> bytes:
     """The client and its frontend, with where it goes. `original_way`: it is on its way to a backend already."""
     words, at, fields = family.size // 4, REGISTER, FIELDS[family.size]
-    to, port, backend = at + words, at + 2 * words + 1, at + 2 * words + 2
+    backend = at + 2 * words + 2
     return b"".join(
         (
-            header(at, fields.source, family),
-            original(to, fields.original) if original_way else header(to, fields.destination, family),
-            l4proto(at + 2 * words),
-            original(port, _CT_PROTO_DST) if original_way else dport(port),
+            _client(family, original_way),
             header(backend, fields.destination, family),
             dport(backend + words),
             expression("dynset", text(1, f"affinity{seconds}"), u32(3, operation), u32(4, at), u32(5, backend)),
+        )
+    )
+
+
+def _client(family: Family, original_way: bool) -> bytes:
+    """The client and the frontend under which it is remembered, from the first register on; else the rule ends.
+
+    nft 1.0.6 aborts where a map's answer is part of a key. So the answer is copied, each time beginning one word before
+    it, over the frontend that was asked for, which is what nft lists; what lay in these words comes last.
+    """
+    words, at, fields = family.size // 4, REGISTER, FIELDS[family.size]
+    to, proto, port, before = at + words, at + 2 * words, at + 2 * words + 1, at + 2 * words + 2
+    return b"".join(
+        (
+            original(to, fields.original) if original_way else header(to, fields.destination, family),
+            l4proto(proto),
+            original(port, _CT_PROTO_DST) if original_way else dport(port),
+            l4proto(before),  # whatever: the kernel copies nothing that was never written
+            lookup("shared", to, before + 1),
+            copy(before, to - 1, words + 1),
+            copy(before + words, proto, 2),
+            l4proto(proto),
+            header(at, fields.source, family),
         )
     )

@@ -16,14 +16,16 @@ from podwire.dataplane.nftables import wire as w
 from podwire.dataplane.nftables.affinity import seconds_of
 from podwire.dataplane.nftables.elements import elements
 from podwire.model.addresses import FAMILIES, Family
-from podwire.model.network import Frontend
+from podwire.model.network import Frontend, SharedKey
 from podwire.services.stale import Flow
 
 
 class Client(NamedTuple):
-    """A client that is remembered for `seconds` at a frontend. `key` names it in the map."""
+    """A client that is remembered for `seconds` at a frontend, and `others` that share its memory. `key` names it in
+    the map."""
 
     flow: Flow
+    others: tuple[Flow, ...]
     family: Family
     seconds: int
     key: bytes
@@ -42,20 +44,33 @@ class Clients:
         for family in FAMILIES:
             if not everything and not any(frontend.family == family for frontend in frontends):
                 continue
+            sharing = self._sharing(family)
             names = (attrs(body, 4)[2][:-1].decode() for body in self._reading.dump(w.GETSET, w.table(family)))
             for seconds in sorted({seconds_of(name) for name in names} - {0}):
-                for client in self._of(family, seconds, ended):
-                    if everything or client.flow.to in frontends:
+                for client in self._of(family, seconds, sharing, ended):
+                    if everything or any(it.to in frontends for it in (client.flow, *client.others)):
                         yield client
 
-    def _of(self, family: Family, seconds: int, ended: Callable[[], bool]) -> Iterator[Client]:
+    def _sharing(self, family: Family) -> dict[Frontend, tuple[Frontend, ...]]:
+        """The others that are remembered under each frontend."""
+        bodies = self._reading.dump(w.GETELEM, w.table(family) + text(2, "shared"))
+        found: dict[Frontend, tuple[Frontend, ...]] = {}
+        for key, under in reading.shared(family, bodies).items():
+            if isinstance(key, SharedKey) and key.frontend != under:
+                found[under] = (*found.get(under, ()), key.frontend)
+        return found
+
+    def _of(
+        self, family: Family, seconds: int, sharing: Mapping[Frontend, tuple[Frontend, ...]], ended: Callable[[], bool]
+    ) -> Iterator[Client]:
         request = w.table(family) + text(2, f"affinity{seconds}")
         try:
             for bodies in self._reading.stream(w.GETELEM, request):
                 for element in () if ended() else elements(bodies):
                     flow = reading.remembered_flow(family, element)
                     if flow is not None and element.key is not None:
-                        yield Client(flow, family, seconds, element.key)
+                        others = tuple(Flow(it, flow.answers, flow.client) for it in sharing.get(flow.to, ()))
+                        yield Client(flow, others, family, seconds, element.key)
         except netlink.Interrupted:
             pass  # one that was missed is remembered for nothing, and found by the next look
         except OSError as error:

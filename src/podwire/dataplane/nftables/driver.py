@@ -33,6 +33,7 @@ MAPS = (
     "drawn",
     "drawn_internal",
     "remembered",
+    "shared",
     "serving",
     "serving_internal",
     "eps",

@@ -118,13 +118,15 @@ def _maps(family: Family) -> list[str]:
     ip = keyword(family)
     where, kind = f"{ip} {TABLE}", "ipv4_addr" if family == IPV4 else "ipv6_addr"
     slot = f"{ip} daddr . meta l4proto . th dport . numgen random mod 2"
-    pair = f"{kind} . inet_proto . inet_service . {kind} . inet_service"  # a frontend and one of its backends
+    frontend = f"{kind} . inet_proto . inet_service"
+    pair = f"{frontend} . {kind} . inet_service"  # a frontend and one of its backends
     return [
         f"add map {where} svc {{ type {kind} . inet_proto . inet_service : verdict; size {FRONTENDS}; }}",
         f"add map {where} svc_internal {{ type {kind} . inet_proto . inet_service : verdict; size {FRONTENDS}; }}",
         f"add map {where} drawn {{ type {kind} . inet_proto . inet_service : verdict; size {REMEMBERING}; }}",
         f"add map {where} drawn_internal {{ type {kind} . inet_proto . inet_service : verdict; size {REMEMBERING}; }}",
         f"add map {where} remembered {{ type {kind} . inet_proto . inet_service : verdict; size {REMEMBERING}; }}",
+        f"add map {where} shared {{ type {frontend} : {kind} . inet_service; size {REMEMBERING}; }}",
         f"add set {where} serving {{ type {pair}; }}",
         f"add set {where} serving_internal {{ type {pair}; }}",
         f"add set {where} departed {{ type {pair}; }}",

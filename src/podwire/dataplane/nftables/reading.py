@@ -29,6 +29,7 @@ from podwire.model.network import (
     RememberKey,
     RestrictedKey,
     ServiceRangeKey,
+    SharedKey,
     Slots,
     UnmasqueradedKey,
 )
@@ -62,6 +63,7 @@ def keys(family: Family, dumped: Dumped) -> dict[Any, Any]:
     found |= _ranges(family, "cluster", dumped, ClusterRangeKey)
     found |= _ranges(family, "unmasqueraded", dumped, UnmasqueradedKey)
     found |= _remembered(family, dumped.get("remembered", ()))
+    found |= shared(family, dumped.get("shared", ()))
     return found | _frontends(family, dumped)
 
 
@@ -300,6 +302,19 @@ def _remembered(family: Family, bodies: Iterable[bytes]) -> dict[Any, Any]:
         code, chain = _verdict(element.data)
         seconds = seconds_of(chain)
         found[RememberKey(frontend)] = seconds if code == JUMP and chain == f"learn{seconds}" else -1
+    return found
+
+
+def shared(family: Family, bodies: Iterable[bytes]) -> dict[Any, Any]:
+    """Under which frontend the clients of each are remembered."""
+    found: dict[Any, Any] = {}
+    for element in elements(bodies):
+        frontend = frontend_of(family, element.key) if element.key is not None else None
+        if frontend is None:
+            found[AlienKey(family, "shared", element.raw)] = True
+        else:
+            to = _backend_of(family, element.data)
+            found[SharedKey(frontend)] = Frontend(to.address, frontend.protocol, to.port)
     return found
 
 

@@ -33,6 +33,7 @@ from podwire.model.network import (
     RestrictedKey,
     RulesKey,
     ServiceRangeKey,
+    SharedKey,
     Slots,
     UnmasqueradedKey,
 )
@@ -63,7 +64,7 @@ def rank(key: Any, change: Change) -> Rank:
             return 4, frontend_key(frontend), 4 if gone else 0
         case AllowedKey(frontend, _):
             return 4, frontend_key(frontend), 0 if gone else 4
-        case ExternalKey(frontend) | InternalKey(frontend) | RememberKey(frontend):
+        case ExternalKey(frontend) | InternalKey(frontend) | RememberKey(frontend) | SharedKey(frontend):
             return 4, frontend_key(frontend), 3 if gone else 1
         case Frontend():
             return 4, frontend_key(key), 2
@@ -91,7 +92,7 @@ def family_of_key(key: Any) -> Family:
             return family_of(first)
         case ExternalKey(frontend) | InternalKey(frontend) | RestrictedKey(frontend) | AllowedKey(frontend, _):
             return frontend.family
-        case RememberKey(frontend):
+        case RememberKey(frontend) | SharedKey(frontend):
             return frontend.family
     return family_of(key.address)
 
@@ -117,6 +118,8 @@ def holder(key: Any) -> tuple[str, ...]:
             return ("allowed",)
         case RememberKey():
             return ("remembered",)
+        case SharedKey():
+            return ("shared",)
         case InternalKey():
             return ("svc_internal", "drawn_internal", "serving_internal", "eps")
         case Frontend():
@@ -149,6 +152,8 @@ def render(key: Any, change: Change) -> list[Message]:
             return affinity.remove(family, seconds)
         case RememberKey(frontend):
             return _remember(frontend, change)
+        case SharedKey(frontend):
+            return _share(frontend, change)
         case RestrictedKey(frontend):
             return messages(frontend.family, "restricted", [element(frontend_key(frontend))], gone)
         case AllowedKey(frontend, sources):
@@ -258,11 +263,20 @@ def _remember(key: Frontend, change: Change) -> list[Message]:
     return [*gone, *messages(key.family, "remembered", [element(name, verdict(JUMP, f"learn{change.after}"))])]
 
 
+def _share(key: Frontend, change: Change) -> list[Message]:
+    """The protocol is always the same."""
+    name = frontend_key(key)
+    gone = messages(key.family, "shared", [element(name)], delete=True) if change.before is not None else []
+    if change.after is None:
+        return gone
+    return [*gone, *messages(key.family, "shared", [element(name, attr(1, _backend_key(change.after)))])]
+
+
 def frontend_key(it: Frontend) -> bytes:
     return it.address + _PROTOCOL.pack(it.protocol) + _PORT.pack(it.port)
 
 
-def _backend_key(it: Backend) -> bytes:
+def _backend_key(it: Backend | Frontend) -> bytes:
     return it.address + _PORT.pack(it.port)
 
 
