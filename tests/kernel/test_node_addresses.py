@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from select import select
 from typing import NamedTuple
 
 import pytest
@@ -18,6 +19,7 @@ HOME = {"192.0.2.1": "192.0.2.1/24", "fd00:2::1": "fd00:2::1/64 nodad"}
 OWN = {"192.0.2.1": "10.1.1.1", "fd00:2::1": "fd01::1"}
 PODS = {"192.0.2.1": "10.1.1.2", "fd00:2::1": "fd01::2"}
 SERVER = 9053
+PATIENCE = 5.0
 MANIFEST = """
 apiVersion: v1
 kind: Node
@@ -103,6 +105,19 @@ async def test_it_is_back_before_anybody_looks(place: Place, home: str) -> None:
     assert sources(PODS[home]) == {home}
 
 
+@pytest.mark.parametrize("new_first", [True, False], ids=["the new one first", "the old one first"])
+async def test_its_mask_changes(place: Place, new_first: bool) -> None:
+    changes = ["address add 192.0.2.1/16 dev eth0", "address del 192.0.2.1/24 dev eth0"]
+    for change in changes if new_first else reversed(changes):
+        by_hand(f"ip {change}")
+    networks = frozenset(map(parse_prefix, ("192.0.0.0/16", "fd00:2::/64")))
+    while place.agent.controller.snapshot.local.networks != networks:
+        await place.agent.controller.next_record()
+    assert ask(place.pod, "192.0.2.1", SERVER, Protocol.UDP) == f"node {PODS['192.0.2.1']}"
+    assert sources("10.1.1.2") == {"192.0.2.1"}
+    assert await place.agent.controller.verify() == {}
+
+
 def test_what_counts_as_an_address_of_the_node(node: Space) -> None:
     by_hand("ip link set lo up; ip link add eth0 type veth peer name eth1; ip link set eth0 up")
     held = NodeAddresses()
@@ -127,3 +142,62 @@ def test_what_counts_as_an_address_of_the_node(node: Space) -> None:
         assert one in held.now.addresses
     finally:
         held.close()
+
+
+CHANGES = {
+    "another mask, the new one first": ("add 192.0.2.1/16 dev eth0", "del 192.0.2.1/24 dev eth0"),
+    "another mask, the old one first": ("del 192.0.2.1/24 dev eth0", "add 192.0.2.1/16 dev eth0"),
+    "two masks": ("add 192.0.2.1/16 dev eth0",),
+    "two masks, and one": ("add 192.0.2.1/16 dev eth0", "del 192.0.2.1/16 dev eth0"),
+    "on another interface too": ("add 192.0.2.1/24 dev eth1",),
+    "to another interface, there first": ("add 192.0.2.1/24 dev eth1", "del 192.0.2.1/24 dev eth0"),
+    "to another interface, here first": ("del 192.0.2.1/24 dev eth0", "add 192.0.2.1/24 dev eth1"),
+    "to another interface and mask": ("add 192.0.2.1/16 dev eth1", "del 192.0.2.1/24 dev eth0"),
+    "two tunnels' ends": ("add 192.0.2.7 peer 198.51.100.1 dev eth0", "add 192.0.2.7 peer 198.51.100.2 dev eth0"),
+    "one of two tunnels' ends": (
+        "add 192.0.2.7 peer 198.51.100.1 dev eth0",
+        "add 192.0.2.7 peer 198.51.100.2 dev eth0",
+        "del 192.0.2.7 peer 198.51.100.1 dev eth0",
+    ),
+    "also where it doesn't count": ("add 192.0.2.1/32 scope link dev eth0",),
+    "no more than where it doesn't count": (
+        "add 192.0.2.1/32 scope link dev eth0",
+        "del 192.0.2.1/24 dev eth0",
+    ),
+    "IPv6: another mask": ("del fd00:2::1/64 dev eth0", "add fd00:2::1/48 dev eth0 nodad"),
+    "IPv6: on another interface too": ("add fd00:2::1/64 dev eth1 nodad",),
+    "IPv6: another other end": (
+        "add fd00:2::7 peer fd00:3::1 dev eth0 nodad",
+        "change fd00:2::7 peer fd00:4::1 dev eth0 nodad",
+    ),
+}
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["heard at once", "heard one by one"])
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_what_is_heard_is_what_is_read(node: Space, changes: tuple[str, ...], at_once: bool) -> None:
+    by_hand("ip link set lo up; ip link add eth0 type veth peer name eth1; ip link set eth0 up; ip link set eth1 up")
+    for address in HOME.values():
+        by_hand(f"ip address add {address} dev eth0")
+    held = NodeAddresses()
+    try:
+        for change in changes:
+            by_hand(f"ip address {change}")
+            if not at_once:
+                assert_as_read(held)
+        assert_as_read(held)
+    finally:
+        held.close()
+
+
+def assert_as_read(held: NodeAddresses) -> None:
+    """IPv6 addresses come in the kernel's own time."""
+    last = held.now
+    while True:
+        last = [last, *held.states()][-1]
+        fresh = NodeAddresses()
+        fresh.close()
+        assert last == held.now
+        if last == fresh.now:
+            return
+        assert select([held], [], [], PATIENCE)[0]
