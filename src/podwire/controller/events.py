@@ -155,7 +155,8 @@ class NodeAddressesChanged(Event, frozen=True):
     networks: frozenset[Prefix] = frozenset()
 
     def __str__(self) -> str:
-        return f"NodeAddressesChanged {', '.join(map(show_address, sorted(self.addresses))) or 'none'}"
+        shown = [show_address(address) for address in sorted(self.addresses)[:_SHOWN]]
+        return f"NodeAddressesChanged {_listed(shown, len(self.addresses)) or 'none'}"
 
 
 class ResyncReason(Enum):

@@ -10,6 +10,7 @@ from typing import Any
 
 from immutables import Map
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from podwire.model.addresses import Address, Family, Prefix, disjoint, family_of
 from podwire.model.homes import Homes, in_range
@@ -56,6 +57,15 @@ class Local(Value, frozen=True):
     """Whether what pods send out of the cluster bears the node's address."""
     unmasqueraded: tuple[Prefix, ...] = ()
     """Destinations outside of the cluster to which it does not."""
+    forms: frozenset[tuple[int, int]] = frozenset()
+    """Derived from `networks`, of which there may be thousands: bytes of an address, and length."""
+    ported: tuple[Address, ...] = ()
+    """Derived: those of `addresses` that are in the ranges of `node_ports`, in order."""
+
+    def __post_init__(self) -> None:
+        within = (it for it in self.addresses if any(it in cidr for cidr in self.node_ports or ()))
+        force_setattr(self, "forms", frozenset((len(it.first), it.length) for it in self.networks))
+        force_setattr(self, "ported", tuple(sorted(within, key=lambda each: (len(each), each))))
 
     @property
     def key(self) -> NodeKey:

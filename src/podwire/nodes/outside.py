@@ -7,7 +7,7 @@ what another node says of itself nothing beyond that link is heeded. Whoever doe
 
 from typing import Any
 
-from podwire.model.addresses import FAMILIES, Address, Prefix, disjoint, family_of
+from podwire.model.addresses import FAMILIES, Address, Prefix, disjoint, family_of, prefix_around
 from podwire.model.network import UnmasqueradedKey
 from podwire.model.snapshot import Snapshot, Touched
 
@@ -35,7 +35,8 @@ def unmasqueraded(now: Snapshot) -> tuple[Prefix, ...]:
 
 def on_link(now: Snapshot, address: Address) -> bool:
     """Whether this node reaches it without a router, by the networks in which it has addresses."""
-    return any(address in network for network in now.local.networks)
+    lengths = (length for size, length in now.local.forms if size == len(address))
+    return any(prefix_around(address, length) in now.local.networks for length in lengths)
 
 
 def is_masqueraded(now: Snapshot, client: Address, to: Address) -> bool:

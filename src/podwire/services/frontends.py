@@ -9,7 +9,6 @@ externalTrafficPolicy says; to this node another one comes from outside. For who
 
 from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
-from functools import lru_cache
 from typing import Any
 
 from podwire.model.addresses import FAMILIES, Address, Prefix, disjoint, family_of
@@ -185,7 +184,7 @@ def node_port_addresses(now: Snapshot) -> tuple[Address, ...]:
     """Where node ports are (kube-proxy's nodePortAddresses): what the node's interfaces have in the ranges that were
     configured, else the first InternalIP of each family (KEP-3866, "primary")."""
     if now.local.node_ports is not None:
-        return _within(now.local.addresses, now.local.node_ports)
+        return now.local.ported
     found: dict[int, Address] = {}
     for address in now.node.addresses:
         found.setdefault(len(address), address)
@@ -195,13 +194,6 @@ def node_port_addresses(now: Snapshot) -> tuple[Address, ...]:
 def node_ports_of(now: Snapshot, service: Service) -> tuple[Address, ...]:
     """Where its node ports are, if it has any."""
     return node_port_addresses(now) if any(port.node_port for port in service.ports) else ()
-
-
-@lru_cache(maxsize=8)
-def _within(addresses: frozenset[Address], ranges: tuple[Prefix, ...]) -> tuple[Address, ...]:
-    """Sorted. It is asked for each Service, and answers the same to all."""
-    found = (address for address in addresses if any(address in cidr for cidr in ranges))
-    return tuple(sorted(found, key=lambda each: (len(each), each)))
 
 
 def of_service(now: Snapshot, key: ServiceKey) -> Iterator[tuple[ServicePort, Kind, Frontend]]:

@@ -1,7 +1,8 @@
 """The node's own addresses as they come and go: the routes to pods and Services have one of them as their source.
 
-Invariants: each state is told, also one that has passed already: with an IPv4 address the kernel takes away every route
-that has it as its source, and one that came back at once must not look as if it had stayed.
+Invariants: that an address was away is told, also when it is back already: with an IPv4 address the kernel takes away
+every route that has it as its source, and one that came back at once must not look as if it had stayed. What happened
+since the last look is told at once, however much it was.
 """
 
 import asyncio

@@ -5,12 +5,14 @@ Invariants: an address counts once packets may bear it: of global scope, no dupl
 have one IPv4 address in several networks at once, an IPv6 address only once.
 """
 
+from collections.abc import Iterable
+from itertools import pairwise
 from struct import unpack_from
 from typing import NamedTuple
 
 from podwire.dataplane import netlink
 from podwire.dataplane.linux import rtnetlink as rt
-from podwire.dataplane.messages import attrs
+from podwire.dataplane.messages import Notice, attrs
 from podwire.model.addresses import IPV4, IPV6, Address, Prefix, prefix_around
 
 _GROUPS = (5, 9)
@@ -26,7 +28,9 @@ class State(NamedTuple):
     networks: frozenset[Prefix]
 
 
-Key = tuple[int, Address, Prefix | None]
+Place = tuple[int, Prefix | None]
+Held = dict[Address, dict[Place, Prefix]]
+"""By address and place: the network."""
 
 
 class Assigned(NamedTuple):
@@ -38,10 +42,10 @@ class Assigned(NamedTuple):
     counts: bool
 
     @property
-    def key(self) -> Key:
-        """What the kernel has only once. An IPv6 address may get another network (its other end's) in place of its
-        old one."""
-        return self.interface, self.address, self.network if len(self.address) == IPV4.size else None
+    def place(self) -> Place:
+        """Where the kernel has the address only once. An IPv6 address may get another network (its other end's) in
+        place of its old one."""
+        return self.interface, self.network if len(self.address) == IPV4.size else None
 
 
 class NodeAddresses:
@@ -54,45 +58,63 @@ class NodeAddresses:
     @property
     def now(self) -> State:
         """As last heard."""
-        held = self._held.values()
-        return State(frozenset(each.address for each in held), frozenset(each.network for each in held))
+        return _state(self._held)
 
     def fileno(self) -> int:
         """Readable when there is something to hear."""
         return self._told.fileno()
 
     def states(self) -> list[State]:
-        """What they were, one state after the other, since it was last asked. Raises OSError."""
+        """As `heard`, of what was told since it was last asked. Raises OSError."""
         notices = self._told.drain()
-        if notices is None:
-            return self.anew()
-        found = []
-        for notice in notices:
-            if notice.kind in (rt.NEWADDR, rt.NEWADDR + 1):
-                before = self.now
-                it = parse(notice.body)
-                if it is not None and it.counts and notice.kind == rt.NEWADDR:
-                    self._held[it.key] = it
-                elif it is not None:
-                    self._held.pop(it.key, None)
-                if self.now != before:
-                    found.append(self.now)
-        return found
+        return self.anew() if notices is None else heard(self._held, notices)
 
     def anew(self) -> list[State]:
         """Where something was missed: each of them may have been away. Raises OSError."""
         self._held = _dump()
-        return [State(frozenset(), frozenset()), self.now]
+        return [State(frozenset(), self.now.networks), self.now]
 
     def close(self) -> None:
         self._told.close()
 
 
-def _dump() -> dict[Key, Assigned]:
-    there = netlink.Socket(netlink.ROUTE)
+def heard(held: Held, notices: Iterable[Notice]) -> list[State]:
+    """What they have come to, which is put into `held`; and before that, where one of them was away meanwhile, those
+    that were there all the while. However many notices, no more than these two."""
+    before, away = _state(held), set[Address]()
+    for notice in notices:
+        it = parse(notice.body) if notice.kind in (rt.NEWADDR, rt.NEWADDR + 1) else None
+        if it is not None:
+            _put(held, it, notice.kind == rt.NEWADDR)
+            if it.address not in held:
+                away.add(it.address)
+    now = _state(held)
+    stayed = State(before.addresses - away, now.networks)
+    steps = (before, stayed, now) if stayed.addresses != before.addresses else (before, now)
+    return [after for earlier, after in pairwise(steps) if after != earlier]
+
+
+def _put(held: Held, it: Assigned, there: bool) -> None:
+    places = held.setdefault(it.address, {})
+    if there and it.counts:
+        places[it.place] = it.network
+    else:
+        places.pop(it.place, None)
+    if not places:
+        del held[it.address]
+
+
+def _state(held: Held) -> State:
+    return State(frozenset(held), frozenset(network for places in held.values() for network in places.values()))
+
+
+def _dump() -> Held:
+    there, held = netlink.Socket(netlink.ROUTE), Held()
     try:
-        told = map(parse, there.dump(rt.GETADDR, bytes(8)))
-        return {it.key: it for it in told if it is not None and it.counts}
+        for it in map(parse, there.dump(rt.GETADDR, bytes(8))):
+            if it is not None:
+                _put(held, it, True)
+        return held
     finally:
         there.close()
 
