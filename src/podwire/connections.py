@@ -1,8 +1,8 @@
 """Whom an HTTP server that is open to the world listens to, and how long.
 
 Invariants: a newcomer is always taken; where there are too many connections the oldest goes for it, of the newcomer's
-own address where that has too many. One whose question has come and is not answered yet goes last. None lasts longer
-than its seconds, whatever it sends, and each has one question.
+own address where that has too many. One whose question has come goes last, until all of its answer is sent. None lasts
+longer than its seconds, whatever it sends, and each has one question.
 """
 
 import asyncio
@@ -36,7 +36,8 @@ class BriefServer(web.Server):
         # Without lingering: whoever goes on sending after its answer holds nothing.
         super().__init__(self._answered, lingering_time=0, **options)
         self._answer, self._limits = answer, limits
-        self._answering: set[web.RequestHandler] = set()
+        self._asked: set[web.RequestHandler] = set()
+        """Whose question was taken: until they are lost, since an answer of megabytes is long under way."""
         self._by_source: dict[str, dict[web.RequestHandler, asyncio.Transport]] = {}
         self._all: dict[web.RequestHandler, tuple[str, asyncio.Transport, asyncio.TimerHandle]] = {}
         """Both: oldest first."""
@@ -58,13 +59,11 @@ class BriefServer(web.Server):
         self._forget(handler)
 
     async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._answering.add(request.protocol)
-        try:
-            response = await self._answer(request)
-            response.force_close()
-            return response
-        finally:
-            self._answering.discard(request.protocol)
+        if request.protocol in self._all:  # else it has gone meanwhile, and nobody would forget it
+            self._asked.add(request.protocol)
+        response = await self._answer(request)
+        response.force_close()
+        return response
 
     def _end(self, handler: web.RequestHandler) -> None:
         known = self._all.get(handler)
@@ -78,15 +77,16 @@ class BriefServer(web.Server):
             return
         source, _, timer = known
         timer.cancel()
+        self._asked.discard(handler)
         del self._by_source[source][handler]
         if not self._by_source[source]:
             del self._by_source[source]
 
     def _victim(self, some: Iterable[tuple[web.RequestHandler, asyncio.Transport]]) -> web.RequestHandler:
-        """Of some, oldest first: the first that waits for no answer, else the first."""
+        """Of some, oldest first: the first that has no answer to come, else the first."""
         first = None
         for handler, transport in some:
-            if handler not in self._answering and not _unread(transport):
+            if handler not in self._asked and not _unread(transport):
                 return handler
             first = first or handler
         assert first is not None

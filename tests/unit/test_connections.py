@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from podwire import admin, connections, views
 from podwire.statistics.kept import ServiceTotals
@@ -100,6 +101,30 @@ async def test_a_scrape_under_way_is_not_ended_for_a_newcomer(sources: int, tmp_
         assert await scrape == 200
         for _, writer in held:
             writer.close()
+
+
+@pytest.mark.parametrize("sources", [1, 8], ids=["one address", "many addresses"])
+async def test_a_scrape_that_is_being_sent_is_not_ended_for_a_newcomer(sources: int) -> None:
+    """More than the kernel takes at once: the answer is made, and most of it waits for its reader."""
+    body = bytes(32 << 20)
+
+    async def answer(_: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(body=body)
+
+    brief = connections.BriefServer(answer, connections.MONITORS, access_log=None, handler_cancellation=True)
+    listening = await asyncio.get_running_loop().create_server(brief, "127.0.0.1", 0)
+    try:
+        port = listening.sockets[0].getsockname()[1]
+        scrape = await connected(port, "127.0.1.1", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        await scrape[0].readuntil(b"\r\n\r\n")
+        held = [await connected(port, f"127.0.1.{n % sources + 1}") for n in range(2 * MOST)]
+        await ended(held[0])  # the room is for those who come
+        assert len(await ended(scrape)) == len(body)
+        for _, writer in held:
+            writer.close()
+    finally:
+        listening.close()
+        await brief.shutdown(0)
 
 
 @pytest.mark.parametrize(
