@@ -192,7 +192,7 @@ class Agent:
             found += self.manifests.loaded.errors
         if self.kubernetes is not None:
             found += self.kubernetes.errors
-        found += self.health.errors
+        found += self.health.errors + self.clients.troubles
         return tuple(map(printable, found))
 
     def close(self) -> None:

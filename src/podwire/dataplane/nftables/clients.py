@@ -1,7 +1,8 @@
 """Whom session affinity remembers: entries of the maps that fill themselves, read and deleted one by one.
 
 Invariants: what is read is not changed here, but forgotten where its backend is gone (services/stale.py). `read` may
-run in a thread of its own. An entry that has expired meanwhile was deleted.
+run in a thread of its own. An entry that has expired meanwhile was deleted. A full map costs only who comes anew: he is
+drawn for, and not remembered, while all others are; that is told.
 """
 
 import errno
@@ -18,6 +19,9 @@ from podwire.dataplane.nftables.elements import elements
 from podwire.model.addresses import FAMILIES, Family
 from podwire.model.network import Frontend, SharedKey
 from podwire.services.stale import Flow
+
+_DESCRIPTION, _SIZE, _COUNT = 9, 1, 20
+"""Of a set's attributes: what holds its size, that, and how many elements it has, where the kernel tells."""
 
 
 class Client(NamedTuple):
@@ -37,7 +41,31 @@ class Clients:
     def __init__(self, commit: Callable[[list[Message]], dict[int, int]]) -> None:
         """`commit`: as of the driver, which has to know of every change that is ours."""
         self._commit = commit
-        self._reading = netlink.Socket(netlink.NETFILTER)
+        self._reading, self._asking = netlink.Socket(netlink.NETFILTER), netlink.Socket(netlink.NETFILTER)
+        self._counted: dict[tuple[Family, int], int] = {}
+        """How many clients the last reading found."""
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """For people: which maps are full. Empty where they can't be read."""
+        try:
+            return tuple(line for family in FAMILIES for line in self._full(family))
+        except OSError:
+            return ()
+
+    def _full(self, family: Family) -> Iterator[str]:
+        """Older kernels don't tell how many there are; there the last reading counts."""
+        for body in self._asking.dump(w.GETSET, w.table(family)):
+            held = attrs(body, 4)
+            seconds = seconds_of(held[2][:-1].decode())
+            if not seconds:
+                continue
+            size = int.from_bytes(attrs(held.get(_DESCRIPTION, b"")).get(_SIZE, b""), "big")
+            told = held.get(_COUNT)
+            count = int.from_bytes(told, "big") if told is not None else self._counted.get((family, seconds), 0)
+            if count >= size:
+                remembered = f"{count} clients are remembered, as many as there is room for"
+                yield f"session affinity of {seconds} s, {family}: {remembered}: whoever is new keeps no backend"
 
     def read(self, frontends: Mapping[Frontend, Any], everything: bool, ended: Callable[[], bool]) -> Iterator[Client]:
         """Those of these frontends, or all. Until `ended`, asked now and then. Raises OSError."""
@@ -64,9 +92,11 @@ class Clients:
         self, family: Family, seconds: int, sharing: Mapping[Frontend, tuple[Frontend, ...]], ended: Callable[[], bool]
     ) -> Iterator[Client]:
         request = w.table(family) + text(2, f"affinity{seconds}")
+        count = 0
         try:
             for bodies in self._reading.stream(w.GETELEM, request):
                 for element in () if ended() else elements(bodies):
+                    count += 1
                     flow = reading.remembered_flow(family, element)
                     if flow is not None and element.key is not None:
                         others = tuple(Flow(it, flow.answers, flow.client) for it in sharing.get(flow.to, ()))
@@ -76,6 +106,7 @@ class Clients:
         except OSError as error:
             if error.errno != errno.ENOENT:  # the last Service of that affinity has gone meanwhile
                 raise
+        self._counted[family, seconds] = count
 
     def delete(self, entries: Sequence[Client]) -> tuple[list[Client], OSError | None]:
         """Those that were deleted, and why one could not be."""
@@ -94,6 +125,7 @@ class Clients:
 
     def close(self) -> None:
         self._reading.close()
+        self._asking.close()
 
 
 def _forget_all(clients: Sequence[Client]) -> list[Message]:
