@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import socket as sockets
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -572,6 +573,25 @@ async def test_spooled_dels_are_replayed_oldest_first_before_serving(stopped: Se
     await server.stop(None)
     assert stopped.controller.events == [DeletePod(AttachmentKey(name, "eth0")) for name in "abc"]
     assert [path.name for path in stopped.spool.iterdir()] == ["00000000000000000000-9.tmp"]
+
+
+@pytest.mark.parametrize("when", ["at the start", "at a GC"])
+async def test_what_a_killed_plugin_has_left_half_written_goes(stopped: Served, when: str) -> None:
+    """But for what may still be written, and what is none of the plugin's."""
+    server = await stopped.start() if when == "at a GC" else None
+    for age, name in ((0, "new.tmp"), (3600, "old.tmp"), (3600, "old.bad")):
+        stopped.leave(name, b"half")
+        os.utime(stopped.spool / name, (time.time() - age,) * 2)
+    (stopped.spool / "directory.tmp").mkdir()
+    os.utime(stopped.spool / "directory.tmp", (0, 0))
+    (stopped.spool / "link.tmp").symlink_to("old.bad")
+    if server is None:
+        server = await stopped.start()
+    else:
+        assert await stopped.ask("GC", GC | {LIST: []}) == (0, None)
+    await server.stop(None)
+    left = {path.name for path in stopped.spool.iterdir()}
+    assert left == {"new.tmp", "old.bad", "directory.tmp", "link.tmp"}
 
 
 async def test_a_del_spooled_while_serving_goes_before_the_next_add(served: Served) -> None:

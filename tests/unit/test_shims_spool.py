@@ -1,12 +1,13 @@
 """What both plugins leave in the spool: all of a DEL or nothing, whenever they are killed."""
 
+import time
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from podwire.cni.cni_pb2 import CniRequest
-from podwire.sources.cni_spool import spooled
+from podwire.sources.cni_spool import WRITING, spooled, sweep
 from tests.unit import stepping
 from tests.unit.shims import CONFIG, ENVIRONMENT, KINDS, PATH, place
 
@@ -41,6 +42,9 @@ def test_killed_at_any_system_call_a_del_is_spooled_whole_or_not_at_all(tmp_path
         assert held() in ([], [CONFIG])
         assert done.code is None or held() == [CONFIG], "its exit code says that the DEL is safe"
         found.add((it.spool.exists(), len(list(it.spool.glob("*.tmp"))), len(held())))
+        kept = held()
+        sweep(it.spool, time.time() + 2 * WRITING)
+        assert (held(), list(it.spool.glob("*.tmp"))) == (kept, []), "what it left half written goes, and nothing else"
         # Whatever it left, the next DEL is not in its way.
         before = len(held())
         assert stepping.run([it.plugin], environment, stdin).code == 0

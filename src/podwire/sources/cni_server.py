@@ -10,6 +10,7 @@ import fcntl
 import logging
 import os
 import stat
+import time
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -44,7 +45,7 @@ from podwire.model.snapshot import Snapshot, Touched
 from podwire.pods import wiring
 from podwire.pods.names import link_of, pod_mac
 from podwire.pods.readiness import obstacle
-from podwire.sources.cni_spool import replay, spooled
+from podwire.sources.cni_spool import replay, spooled, sweep
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ async def serve(socket: Path, spool: Path, controller: Controller) -> aio.Server
         os.umask(before)
     await server.start()
     await _replay(cni)  # what was left between the first time and now
+    sweep(spool, time.time())
     return server
 
 
@@ -203,6 +205,7 @@ async def _collect(cni: Cni, request: Request) -> None:
         await _replay(cni)
     except OSError as error:
         errors.append(f"{cni.spool}: can't be listed: {error.strerror}")
+    sweep(cni.spool, time.time())
     errors += (await cni.controller.submit(asked)).errors_without(STORE)
     swept = await cni.controller.submit(Resync(ResyncReason.COLLECTION, drivers=frozenset((STORE, LINUX))))
     errors += _not_swept(swept)

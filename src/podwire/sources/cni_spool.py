@@ -3,7 +3,7 @@
 Invariants: a file goes only after its DEL has succeeded, so none is lost and one may be replayed twice, which is
 harmless. What can't be read, whatever it is (a pipe, a directory, something huge), is moved aside to `*.bad` and
 logged: it never stops the others, nor the agent. Names of whole files end in `.del` and begin with the time
-(nanoseconds since the epoch, zero-padded); `cni/shim.py` writes them.
+(nanoseconds since the epoch, zero-padded); `cni/shim.py` writes them. While it writes they end in `.tmp`.
 """
 
 import logging
@@ -21,6 +21,8 @@ from podwire.model.objects import AttachmentKey
 
 LARGEST = 4 << 20
 """Bytes of a DEL: what gRPC carries at most."""
+WRITING = 60.0
+"""Seconds after its last write for which somebody may still be at work on a file."""
 log = logging.getLogger(__name__)
 
 
@@ -48,6 +50,25 @@ async def replay(directory: Path, delete: Callable[[AttachmentKey], Awaitable[st
             _remove(path, request)
         else:
             log.warning("%s: DEL of %s failed and stays in the spool: %s", path, request.key, error_text)
+
+
+def sweep(directory: Path, now: float) -> None:
+    """Removes what killed plugins have left half written: the runtime had no answer to such a DEL, and asks again. So
+    does one whose plugin was only slow, since that finds its file gone. `now`: seconds since the epoch."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return
+    for path in (directory / name for name in sorted(names) if name.endswith(".tmp")):
+        try:
+            its = path.lstat()
+            if stat.S_ISREG(its.st_mode) and its.st_mtime < now - WRITING:
+                path.unlink()
+                log.info("%s: removed: a plugin was killed while it wrote this", path)
+        except FileNotFoundError:  # it is whole now
+            continue
+        except OSError as error:
+            log.error("%s: can't be removed: %s", path, error)
 
 
 def _remove(path: Path, request: Request) -> None:
