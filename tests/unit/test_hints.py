@@ -109,6 +109,37 @@ def test_hints(members: list[Member], zone: str, cluster: str) -> None:
         assert {show_address(it.address) for it in found.cluster} == {f"10.1.0.{n}" for n in cluster.split()}
 
 
+@pytest.mark.parametrize(
+    ("members", "cluster", "local"),
+    [
+        pytest.param([member(1, "a"), member(1, "b"), member(2, "b")], "1", "", id="moved: its hints of both slices"),
+        pytest.param([member(1, "a"), member(1), member(2, "b")], "1 2", "", id="moved: one without a hint is one"),
+        pytest.param([member(1), member(1, ready=False)], "1", "", id="ready in one of two"),
+        pytest.param(
+            [member(1, ready=False, terminating=True), member(1, ready=False)], "", "", id="given again, not ready yet"
+        ),
+        pytest.param(
+            [member(1, ready=False, terminating=True, node="one"), member(1)], "1", "", id="given again elsewhere"
+        ),
+        pytest.param(
+            [
+                member(1, ready=False, terminating=True),
+                member(1, ready=False),
+                member(2, ready=False, terminating=True),
+            ],
+            "2",
+            "",
+            id="given again: others on their way out serve",
+        ),
+    ],
+)
+def test_an_address_that_is_there_twice(members: list[Member], cluster: str, local: str) -> None:
+    for parts in ([members], [[one] for one in members], [[one] for one in reversed(members)]):
+        found = _pools(parts, "a")
+        assert {show_address(it.address) for it in found.cluster} == {f"10.1.0.{n}" for n in cluster.split()}
+        assert {show_address(it.address) for it in found.local} == {f"10.1.0.{n}" for n in local.split()}
+
+
 def test_a_local_policy_knows_no_hints() -> None:
     here = [member(1, "b", "two", node="one"), member(2, "a", "one"), member(3, "b", "two", node="one")]
     found = _pools([here], "a")

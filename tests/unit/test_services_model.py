@@ -57,6 +57,8 @@ def model(now: Snapshot, client: Address | None, to: Frontend) -> str | dict[Bac
         for member in part.members
         if (each.name, each.protocol, len(member.address)) == (port.name, port.protocol, len(to.address))
     ]
+    running = {backend for member, backend in members if not member.terminating}
+    members = [(m, b) for m, b in members if m.ready or not m.terminating or b not in running]
     inside = client is None or any(client in block for node in now.nodes.values() for block in node.pod_cidrs)
     everywhere = choose(members, now)
     here = [(m, b) for m, b in members if m.node == "one"]

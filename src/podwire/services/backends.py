@@ -1,8 +1,9 @@
 """Which members of its slices answer for a Service on this node. Pure.
 
 Invariants: backends are a set: slices may repeat each other, and a member that is ready in one of them is ready.
-Members on their way out serve where no other does (KEP-1669), for this node and for all of them apart. Hints count
-where every ready member has one and this node, or else its zone, is among them (KEP-2433, KEP-3015).
+Members on their way out serve where no other does (KEP-1669), for this node and for all of them apart; but not where
+their address is also one's that stays: it has been given again. Hints count where every ready member has one and this
+node, or else its zone, is among them (KEP-2433, KEP-3015).
 """
 
 from collections.abc import Iterable, Sequence
@@ -77,6 +78,11 @@ def _pool(parts: list[Part], node: str, zone: str, local: bool) -> Pool:
     leaving: list[Part] = []
     if local or not ready:
         leaving = _some((port, [m for m in members if m.serving and m.terminating]) for port, members in parts)
+    if leaving:
+        stay = _backends([(port, [m for m in members if not m.terminating]) for port, members in parts])
+        leaving = _some(
+            (port, [m for m in members if Backend(m.address, port) not in stay]) for port, members in leaving
+        )
     here = (_on(node, ready) or _on(node, leaving)) if local else []
     cluster = leaving
     if ready:

@@ -325,7 +325,7 @@ def _member(family: Family, namespace: str, endpoint: Endpoint) -> objects.Membe
     ready, serving, terminating = True, True, False
     if (conditions := endpoint.conditions) is not None:
         ready = conditions.ready is not False
-        serving = ready if conditions.serving is None else conditions.serving
+        serving = conditions.serving is not False
         terminating = conditions.terminating is True
     pod, reference = "", endpoint.target_ref
     if reference is not None and reference.kind == "Pod" and reference.name:
