@@ -2,7 +2,8 @@
 
 Invariants: an attachment of an earlier boot is kept only where it is seen to live; its addresses are free otherwise,
 since no namespace outlives a boot. What a store lacks that no resync has filled since it was made is taken from the
-kernel, and said so, however many starts were killed before. Nothing is written.
+kernel, and said so, however many starts were killed before. Nobody is restored with what a later one has: a row may
+have outlived its DEL, while the disk was full. Nothing is written.
 """
 
 import logging
@@ -17,6 +18,7 @@ from podwire.controller.difference import Scope
 from podwire.controller.events import Restored
 from podwire.dataplane.linux import rebuild
 from podwire.dataplane.linux.driver import Linux
+from podwire.model.addresses import Address
 from podwire.model.network import LinkKey
 from podwire.model.objects import Attachment, AttachmentKey, NodeKey
 from podwire.pods.names import link_of
@@ -39,21 +41,35 @@ def restored(config: Config, store: Store, linux: Linux, boot: str) -> Restored:
     """The first event. Raises CannotStart, OSError."""
     event = store.restored()
     _refuse_pods_of_another_node(config, event)
-    rows = _identified(linux, event.attachments)
-    rebuilt = _not_in(rows, linux, boot) if store.unfilled() else {}
+    rebuilt = _not_in(event.attachments, linux, boot) if store.unfilled() else {}
+    rows = _identified(linux, not_given_again({**event.attachments, **rebuilt}))
     if rebuilt:
         log.warning("the store is new, and %d pods live: what it should know is taken from the kernel", len(rebuilt))
-    living = dict(_of_this_boot(linux, rows, boot)) | rebuilt
-    dead = len(rows) + len(rebuilt) - len(living)
+    living = dict(_of_this_boot(linux, rows, boot))
+    dead = len(rows) - len(living)
     if dead:
         log.info("%d attachments of an earlier boot are released: no network namespace outlives a boot", dead)
-    return replace(event, attachments=living, dead=dead, rebuilt=len(rebuilt))
+    return replace(event, attachments=living, dead=dead, rebuilt=len(living.keys() & rebuilt.keys()))
 
 
 def _not_in(rows: Attachments, linux: Linux, boot: str) -> dict[AttachmentKey, Attachment]:
     """Whose links are there and who has no row. Raises OSError."""
     found = rebuild.attachments(linux.read(Scope(None, frozenset())))
     return {key: replace(it, boot=boot) for key, it in found.items() if key not in rows}
+
+
+def not_given_again(rows: Attachments) -> Attachments:
+    """Without those of which a later one has an address or the index: it was given them since these were free. Also one
+    that has gone again, or was never confirmed, tells that."""
+    found: dict[AttachmentKey, Attachment] = {}
+    given: set[Address | int] = set()
+    for key, it in sorted(rows.items(), key=lambda row: (row[1].serial, row[1].confirmed, row[0]), reverse=True):
+        if given.isdisjoint((*it.addresses, it.index)):
+            found[key] = it
+        given.update(it.addresses, (it.index,))
+    if len(found) < len(rows):
+        log.warning("%d attachments are released: others have been given their addresses", len(rows) - len(found))
+    return dict(sorted(found.items()))
 
 
 def _of_this_boot(linux: Linux, rows: Attachments, boot: str) -> Iterator[tuple[AttachmentKey, Attachment]]:

@@ -218,13 +218,14 @@ class Restored(Event, frozen=True):
     """What the store held at a start. Unconfirmed attachments were never answered: they are released. `objects` are
     this node and the service ranges as the cluster knew them last: a list of all objects takes their place. `dead`
     counts the attachments of an earlier boot, which are released; `rebuilt` those that are taken from the kernel, since
-    the store was lost."""
+    the store was lost. `serial` is the greatest that was ever given, as far as the store knows."""
 
     attachments: Mapping[AttachmentKey, Attachment]
     cursors: Mapping[Prefix, int]
     objects: Mapping[ObjectKey, Object] = {}
     dead: int = 0
     rebuilt: int = 0
+    serial: int = 0
 
     def __str__(self) -> str:
         rebuilt = f", {self.rebuilt} from the kernel, since the store was lost" if self.rebuilt else ""

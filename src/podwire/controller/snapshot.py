@@ -61,6 +61,7 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
         case e.Disturbed():
             return now, EVERYTHING
         case e.Restored(attachments, cursors, known):
+            now = replace(now, serial=max(now.serial, event.serial))
             for key, attachment in attachments.items():
                 if attachment.confirmed:
                     now = _hold(now, key, attachment)

@@ -31,10 +31,14 @@ from podwire.controller.events import (
 from podwire.controller.slicing import slices
 from podwire.controller.snapshot import fold
 from podwire.model.network import UnfilledKey
-from podwire.model.objects import Value
+from podwire.model.objects import AttachmentKey, Value
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 
 log = logging.getLogger(__name__)
+
+_OWN = (AttachmentKey, UnfilledKey)
+"""Keys, all of the store, that no object of the cluster asks for: attachments come and go by CNI alone. The row of one
+that is gone must not wait for the API: its address may be given meanwhile, and a start would find it with two."""
 
 Found = TypeVar("Found")
 
@@ -312,11 +316,10 @@ def _crowded_out(changes: Difference, outcomes: Mapping[Any, Outcome]) -> Differ
 
 
 def _due(now: Snapshot, scope: Scope, changes: Difference) -> Difference:
-    """Sweep only once in sync: what nobody wants may be wanted by an object that isn't known yet. A store is full with
-    what is known, whole or not."""
+    """Sweep only once in sync: what nobody wants may be wanted by an object that isn't known yet."""
     if scope.keys is not None or now.whole:
         return changes
-    return {key: it for key, it in changes.items() if it.after is not None or isinstance(key, UnfilledKey)}
+    return {key: it for key, it in changes.items() if it.after is not None or isinstance(key, _OWN)}
 
 
 def _actual(driver: Driver, programmed: Mapping[Any, Any], scope: Scope, fresh: bool) -> tuple[dict[Any, Any], bool]:

@@ -76,10 +76,12 @@ class Store:
     def restored(self) -> Restored:
         """All that a start has to know again. Raises OSError."""
         rows = self.read(Scope(None, frozenset()))
+        attachments = {key: value for key, value in rows.items() if isinstance(key, AttachmentKey)}
         return Restored(
-            attachments={key: value for key, value in rows.items() if isinstance(key, AttachmentKey)},
+            attachments=attachments,
             cursors={key.block: value for key, value in rows.items() if isinstance(key, CursorKey)},
             objects={key: value for key, value in rows.items() if isinstance(key, NodeKey | ServiceCIDRKey)},
+            serial=max((it.serial for it in attachments.values()), default=0),
         )
 
     def unfilled(self) -> bool:
