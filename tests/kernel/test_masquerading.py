@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from podwire.model.addresses import FAMILIES, IPV4, Family, parse_address, parse_prefix
-from podwire.model.objects import NodeKey, Protocol, Service, ServiceKey, ServicePort
-from tests.kernel.outside import NODES, connect, members
-from tests.kernel.rig import Rig, Space, entered, service, sh
+from podwire.model.objects import Node, NodeKey, Protocol, Service, ServiceKey, ServicePort
+from tests.kernel import rig as rigs
+from tests.kernel.outside import NODE_ADDRESSES, NODES, connect, members
+from tests.kernel.rig import NODE, Rig, Space, entered, service, sh
 from tests.packets.answering import Answering, Question, answering, ask
 from tests.packets.plan import TARGET_PORT
 
@@ -152,6 +153,35 @@ async def test_what_the_network_leads_back_is_refused_at_once(place: Place, prot
     for setting in ("net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"):
         sh("ip", "netns", "exec", place.outside.name, "sysctl", "-qw", setting)
     assert place.sees(address, protocol) == "ConnectionRefusedError"
+
+
+@pytest.mark.parametrize(("protocol", "family"), EVERY)
+@pytest.mark.parametrize("blocks", [("0.0.0.0/0", "::/0"), ("192.0.0.0/8", "fd00::/8")], ids=["all", "many"])
+async def test_a_block_that_no_route_leads_to_takes_nobodys_way_out(
+    place: Place, protocol: Protocol, family: Family, blocks: tuple[str, ...]
+) -> None:
+    await started(place)
+    far = Node(tuple(map(parse_prefix, blocks)), tuple(map(parse_address, ("192.0.2.66", "fd99::66"))))
+    assert (await place.rig.change((NodeKey("far"), far))).error is None
+    assert place.sees(CLIENT.address(family), protocol) == f"client {UPLINK[family.size]}"
+    assert await place.rig.drift() == []
+
+
+@pytest.mark.parametrize("protocol", [Protocol.TCP, Protocol.UDP], ids=lambda each: each.name)
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+async def test_pods_of_an_older_block_see_each_other(rig: Rig, protocol: Protocol, family: Family) -> None:
+    connect(rig)
+    await rig.start_with_pods("a", "b", objects=NODES)
+    moved = Node(tuple(map(parse_prefix, ("10.1.9.0/24", "fd09::/64"))), NODE_ADDRESSES)
+    assert (await rig.change((NODE, moved))).error is None
+    assert (await rig.add("c")).error is None
+    rigs.respond(rig.pods["c"], "c")
+    old = {"a": POD[family.size], "b": "10.1.1.3" if family == IPV4 else "fd01::3"}
+    new = "10.1.9.2" if family == IPV4 else "fd09::2"
+    for client, server, at in (("a", "b", old["b"]), ("b", "a", old["a"]), ("a", "c", new), ("c", "a", old["a"])):
+        seen = {**old, "c": new}[client]
+        assert rigs.ask(rig.pods[client], at, rigs.TARGET_PORT, protocol) == f"{server} {seen}"
+    assert await rig.drift() == []
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)

@@ -438,6 +438,15 @@ def test_what_becomes_of_a_packet(to: str, verdict: Verdict, service: str | None
     assert why.notes == ()
 
 
+def test_pods_of_an_older_block_are_no_strangers_to_each_other() -> None:
+    """The node has another block by now; the pods have kept their addresses."""
+    moved = Node((parse_prefix("10.1.9.0/24"), parse_prefix("fd09::/64")), (parse_address("192.0.2.1"),))
+    now, _ = fold(NOW, KubeStateChange(((NodeKey("one"), moved),)))
+    assert explain_packet(now, parse_address("10.1.1.3"), parse_destination("10.1.1.2:8080")).way == A_HERE
+    to_free = explain_packet(now, parse_address("10.1.1.3"), parse_destination("10.1.1.99:8080")).way
+    assert to_free.endswith("which sees 192.0.2.1 in the pod's place: masqueraded")
+
+
 def test_a_cluster_ip_outside_of_all_ranges_is_only_its_services() -> None:
     now = changed(web=replace(service(1), cluster_ips=(parse_address("172.16.0.1"),)))
     assert explain_packet(now, None, parse_destination("172.16.0.1:81")).verdict is Verdict.REFUSED

@@ -10,14 +10,13 @@ from enum import Enum
 from msgspec import Struct
 
 from podwire import views
-from podwire.explain.places import Places, is_own, node_of, own, own_source, places, where
+from podwire.explain.places import Places, is_masqueraded, is_own, node_of, own, own_source, places, where
 from podwire.explain.services import LIMITS, fitting, pods_of, show, show_frontend
 from podwire.findings import no_room
 from podwire.model.addresses import Address, Family, Prefix, family_of, parse_address, parse_host_port, show_address
 from podwire.model.network import Backend, Frontend, InternalKey, Serving
 from podwire.model.objects import AttachmentKey, PodKey, Protocol
 from podwire.model.snapshot import Snapshot
-from podwire.nodes.outside import is_masqueraded
 from podwire.nodes.routes import gateway_to
 from podwire.services.frontends import allowed_sources, owner, serving
 from podwire.services.room import lacking
@@ -86,7 +85,7 @@ def explain_packet(now: Snapshot, source: Address | None, to: Frontend) -> Packe
         verdict = Verdict.REFUSED
     else:
         way, verdict = where(known, to.address), Verdict.PASSED_ON
-        if client is not None and _goes_out(now, client, to.address):
+        if client is not None and _goes_out(known, client, to.address):
             way += f", which sees {_uplink(now, to.family)} in the pod's place: masqueraded"
         way = f"{full}; it goes to {way}" if full else way
     held = views.FrontendState.NO_ROOM if full else None
@@ -118,20 +117,20 @@ def _in_cluster(now: Snapshot, client: Address | None) -> bool:
 
 
 def _choice(known: Places, client: Address | None, backend: Backend, pods: dict[Address, PodKey]) -> Choice:
-    seen, because = seen_client(known.now, client, backend.address)
+    seen, because = seen_client(known, client, backend.address)
     place = where(known, backend.address, pods.get(backend.address))
     return Choice(str(backend), place, show_address(seen) if seen is not None else None, because)
 
 
-def seen_client(now: Snapshot, client: Address | None, backend: Address) -> tuple[Address | None, str]:
+def seen_client(known: Places, client: Address | None, backend: Address) -> tuple[Address | None, str]:
     """Whom a backend sees behind a frontend, and why; `client` None is an address of the node."""
-    family = family_of(backend)
+    now, family = known.now, family_of(backend)
     if client is None or (is_own(now, client) and client not in now.ledger):
         return client, "kept: the client is this node"
     if client in now.ledger:
         if client == backend:
             return own(now, family), "masqueraded: a pod that reaches itself has to be answered by way of the node"
-        if not is_own(now, backend) and is_masqueraded(now, client, backend):
+        if not is_own(now, backend) and is_masqueraded(known, client, backend):
             return gateway_to(now.node, family), "masqueraded: the backend is outside, and knows no way to a pod"
         return client, "kept: the client is a pod of this node, the answer comes by here"
     if backend in now.ledger or is_own(now, backend):
@@ -140,9 +139,9 @@ def seen_client(now: Snapshot, client: Address | None, backend: Address) -> tupl
     return uplink, "masqueraded: client and backend are both elsewhere, the answer has to come back by here"
 
 
-def _goes_out(now: Snapshot, client: Address, to: Address) -> bool:
+def _goes_out(known: Places, client: Address, to: Address) -> bool:
     """Whether it leaves the node, and there gets its address."""
-    return not is_own(now, to) and is_masqueraded(now, client, to)
+    return not is_own(known.now, to) and is_masqueraded(known, client, to)
 
 
 def _uplink(now: Snapshot, family: Family) -> str:

@@ -21,6 +21,7 @@ from podwire.model.addresses import (
 from podwire.model.objects import AttachmentKey, NodeKey, PodKey
 from podwire.model.snapshot import Snapshot
 from podwire.nodes import routes
+from podwire.nodes.outside import unmasqueraded
 from podwire.nodes.own import own_addresses
 from podwire.nodes.routes import gateway_to
 from podwire.pods.names import link_of
@@ -30,13 +31,14 @@ _LOOPBACK = (parse_prefix("127.0.0.0/8"), parse_prefix("::1/128"))
 
 class Places(NamedTuple):
     """A snapshot, prepared for many questions. `nodes`: who has an address; `routed`: by block of another node its
-    gateway; `stranded`: blocks that no route leads to, each with its node and the reason; `lengths`: of all blocks, the
-    longest first."""
+    gateway; `stranded`: blocks that no route leads to, each with its node and the reason; `kept`: where pods' own
+    addresses are seen; `lengths`: of all these ranges, the longest first."""
 
     now: Snapshot
     nodes: Mapping[Address, NodeKey]
     routed: Mapping[Prefix, Address]
     stranded: Mapping[Prefix, tuple[NodeKey, str]]
+    kept: Container[Prefix]
     lengths: tuple[int, ...]
 
 
@@ -53,8 +55,9 @@ def places(now: Snapshot) -> Places:
     for key in sorted(now.nodes):
         for address in now.nodes[key].addresses:
             nodes.setdefault(address, key)
-    lengths = sorted({block.length for block in (*routed, *stranded)}, reverse=True)
-    return Places(now, nodes, routed, stranded, tuple(lengths))
+    kept = frozenset(unmasqueraded(now))
+    lengths = sorted({block.length for block in (*routed, *stranded, *kept)}, reverse=True)
+    return Places(now, nodes, routed, stranded, kept, tuple(lengths))
 
 
 def where(known: Places, address: Address, pod: PodKey | None = None) -> str:
@@ -94,6 +97,12 @@ def node_of(known: Places, address: Address) -> NodeKey | None:
         return None
     block = _around(known, known.routed, address)
     return known.nodes.get(known.routed[block] if block is not None else address)
+
+
+def is_masqueraded(known: Places, client: Address, to: Address) -> bool:
+    """Whether a packet of a pod of this node, as it leaves the node, gets the node's address."""
+    ledger = known.now.ledger
+    return client in ledger and to not in ledger and _around(known, known.kept, to) is None
 
 
 def _around(known: Places, blocks: Container[Prefix], address: Address) -> Prefix | None:
