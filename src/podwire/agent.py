@@ -256,7 +256,9 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
         await stack.enter_async_context(agent.kubernetes.watching())
     agent.restore()
     agent.tracer.sweep()
-    listed = await _first_resync(agent)
+    ahead = asyncio.create_task(asyncio.to_thread(agent.nftables.look_ahead))
+    stack.push_async_callback(asyncio.wait, (ahead,))
+    listed = await _first_resync(agent, ahead)
     agent.collect_later()  # what a killed agent had still to delete
     stack.push_async_callback(tasks.stop)
     await agent.health.adjust()  # a load balancer that asks meanwhile takes the node for dead
@@ -276,9 +278,12 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
     return agent
 
 
-async def _first_resync(agent: Agent) -> bool:
-    """Whether the cluster's objects are known. All that it took is let go when it ends."""
+async def _first_resync(agent: Agent, ahead: asyncio.Task[None]) -> bool:
+    """Whether the cluster's objects are known. All that it took is let go when it ends. `ahead`: what may be read
+    meanwhile."""
     listed, whole = await agent.listing()
+    await asyncio.wait((ahead,))  # its thread goes on where the start is given up
+    ahead.result()
     startup = await agent.controller.submit(Resync(ResyncReason.STARTUP, listed, whole=whole))
     if startup.error is not None:
         log.warning("the first resync failed in part, and is tried again: %s", startup.error)

@@ -62,3 +62,29 @@ async def test_an_element_that_goes_costs_no_other(rig: Rig) -> None:
     finally:
         hands.close()
     assert set(found) == set(FRONTENDS) - set(gone)
+
+
+async def test_what_was_read_ahead_counts_until_anybody_commits(rig: Rig) -> None:
+    await rig.start({})
+    nftables, hands = rig.running.nftables, netlink.Socket(netlink.NETFILTER)
+    asked = 0
+
+    def happen(data: bytes) -> None:
+        nonlocal asked
+        asked += b"refused\0" in data[:64]
+
+    def read() -> set[Frontend]:
+        return {it for it in nftables.read(EVERYTHING) if isinstance(it, Frontend)}
+
+    commit(hands, FRONTENDS[:10])
+    nftables.look_ahead()
+    nftables._reading._socket = Meanwhile(nftables._reading._socket, happen)  # type: ignore[assignment]
+    try:
+        assert (read(), asked) == ({*FRONTENDS[:10]}, 0)
+        assert read() == {*FRONTENDS[:10]}
+        assert asked, "once it was taken it counts no longer"
+        nftables.look_ahead()
+        commit(hands, FRONTENDS[10:20])
+        assert read() == {*FRONTENDS[:20]}
+    finally:
+        hands.close()

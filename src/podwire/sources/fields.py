@@ -7,6 +7,7 @@ read as leniently as API servers have stored them; our own files and commands re
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from sys import intern
 from typing import TypeVar
 
@@ -254,8 +255,9 @@ def read_protocol(text: str | None) -> Protocol:
     return protocol
 
 
+@lru_cache(maxsize=1024)
 def read_label(text: str, path: str) -> str:
-    """A DNS label (RFC 1123), as namespaces and ports are named."""
+    """A DNS label (RFC 1123), as namespaces and ports are named: few in a cluster, and said again and again."""
     if not _LABEL.fullmatch(text):
         form = "at most 63 of a-z, 0-9 and -, with a letter or digit at both ends"
         raise Invalid(path, f"expected {form}, not {shown(text)}")

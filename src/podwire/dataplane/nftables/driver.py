@@ -48,6 +48,8 @@ MAPS = (
     "external_ips",
     "pods",
 )
+_NOTHING_AHEAD: tuple[int, Mapping[Family, reading.Dumped]] = (-1, {})
+"""The generation of the ruleset, and what the maps held then."""
 NO_ROOM = {errno.ENOMEM, errno.ENOBUFS, errno.EMSGSIZE}
 """The kernel's memory is full: the same would fail again at once."""
 
@@ -71,6 +73,7 @@ class NFTables:
         """Frontends whose own change was refused last: a later slice may hold what restricts them. Whether that was for
         a full map."""
         self._watch = Watch(self.generation, listens)
+        self._ahead = _NOTHING_AHEAD
         self.departed = departed.Departed(self.commit)
 
     def weight(self, change: Change) -> int:
@@ -91,13 +94,31 @@ class NFTables:
                 self._watch.read()
         self._stuck = {it: full for it, full in self._stuck.items() if it not in scope}
         maps = MAPS if scope.keys is None else {name for key in scope.keys for name in r.holder(key)}
+        ahead = self._take_ahead() if scope.keys is None else {}
         found: dict[Any, Any] = {}
         constant = scope.keys is None or any(isinstance(key, HoldersKey | RulesKey | AffinityKey) for key in scope.keys)
         for family in FAMILIES:
             if constant:
                 found |= self._read_rules(family)
-            found |= reading.keys(family, {name: self._dump(family, name) for name in maps})
-        return {key: value for key, value in found.items() if key in scope}
+            found |= reading.keys(family, ahead.get(family) or {name: self._dump(family, name) for name in maps})
+        return found if scope.keys is None else {key: value for key, value in found.items() if key in scope}
+
+    def look_ahead(self) -> None:
+        """What the next read of all would ask the maps for, asked beforehand: in a thread, while nothing else is read.
+        It counts only where nobody has committed anything since."""
+        try:
+            before = generation(self._reading)
+            dumps = {
+                family: {name: self._reading.dump(w.GETELEM, w.table(family) + text(2, name)) for name in MAPS}
+                for family in FAMILIES
+            }
+        except OSError:  # the read itself will tell
+            return
+        self._ahead = before, dumps
+
+    def _take_ahead(self) -> Mapping[Family, reading.Dumped]:
+        (before, dumps), self._ahead = self._ahead, _NOTHING_AHEAD
+        return dumps if before == generation(self._reading) else {}
 
     def apply(self, difference: Difference) -> dict[Any, Outcome]:
         outcomes: dict[Any, Outcome] = {

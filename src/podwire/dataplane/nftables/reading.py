@@ -178,9 +178,9 @@ class _Lists:
         for listed in lists(bodies):
             at, form = 0, form_of(listed)
             if form is not None and (form.key, form.data) == (size + 12, size + 8):
-                known = form.head, form.between + _VALUE[size]
+                its_head, its_between, length = form.head, form.between + _VALUE[size], cut.size
                 for head, of, number, between, address, port in cut.iter_unpack(whole(listed, cut)):
-                    if (head, between) != known:
+                    if head != its_head or between != its_between:
                         break
                     mine = slots.get(of)
                     if mine is None:
@@ -188,7 +188,7 @@ class _Lists:
                     if port not in ports:
                         ports[port] = int.from_bytes(port, "big")
                     mine[number] = Backend(address, ports[port])
-                    at += cut.size
+                    at += length
             for element in rest(listed, at):
                 key = element.key or b""
                 if len(key) != size + 12 or element.raw != raw_of(key):
