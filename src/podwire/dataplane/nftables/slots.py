@@ -4,6 +4,7 @@ Invariants: the least class that holds all; each backend keeps its slot where th
 is one or two elements of `eps` and no verdict; the lower half of a class is always full.
 """
 
+from bisect import bisect_left
 from typing import Any
 
 from podwire.dataplane.nftables.layout import CLASSES
@@ -24,8 +25,7 @@ def slots(wanted: Serving, now: Slots | None) -> Slots:
     """
     if not wanted.backends:
         return Slots(None, (), refused=not wanted.dropped, dropped=wanted.dropped)
-    total = _total(wanted)
-    size = next(k for k in CLASSES if k >= total)
+    size = CLASSES[bisect_left(CLASSES, _total(wanted))]
     found = list(now.backends) if now is not None and _all_in_place(wanted, now, size) else _placed(wanted, now, size)
     if wanted.affinity:
         keeps = frozenset(backend for backend in found if backend is not None)
