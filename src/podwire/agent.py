@@ -105,11 +105,11 @@ class Agent:
             raise CannotStart(str(error)) from error
         self.linux, self.nftables = Linux(self.collect_later), NFTables()
         self.drivers = (self.store, self.linux, self.nftables)  # the order of every transaction
-        mtu = config.mtu if config.mtu is not None else default_route_mtu() or self.store.pod_mtu()
+        network_mtu, last_mtu = default_route_mtu(), self.store.pod_mtu()
         self.addresses, weight = NodeAddresses(), config.service_local_backend_weight
         local = Local(
             config.node_name,
-            mtu,
+            config.mtu if config.mtu is not None else network_mtu or last_mtu,
             config.service_cidrs,
             weight,
             self.addresses.now.addresses,
@@ -119,6 +119,12 @@ class Agent:
             self.addresses.now.networks,
             config.masquerade,
             config.non_masquerade_cidrs,
+            config.transport,
+            config.vxlan_vni,
+            config.vxlan_port,
+            fixed_mtu=config.mtu is not None or not network_mtu,
+            network_mtu=network_mtu,
+            last_mtu=last_mtu,
         )
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
         self.controller.readers = readers

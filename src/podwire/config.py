@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from podwire.model.addresses import Prefix, parse_host_port, parse_prefix, show_address, special_in
+from podwire.model.snapshot import Transport
 
 SOCKET_PATH_LIMIT = 107
 """Bytes of a unix socket's path: sockaddr_un holds 108, the last a zero (unix(7))."""
@@ -71,6 +72,10 @@ class Config(Struct, frozen=True):
     """Whether what pods send out of the cluster bears the node's address."""
     non_masquerade_cidrs: tuple[Prefix, ...] = ()
     """Destinations outside of the cluster that see the pods' own addresses."""
+    transport: Transport = Transport.AUTO
+    """How packets come to other nodes' pods."""
+    vxlan_vni: int = 28791
+    vxlan_port: int = 4789
     verify_seconds: int = 60
     """From one periodic verify to the next; 0: none."""
     boot_id: Path = Path("/proc/sys/kernel/random/boot_id")
@@ -136,6 +141,12 @@ _KEYS: _Keys = {
     "healthz_listen": (str, 'an IP address and a port, such as "0.0.0.0:10256" for all addresses of both families'),
     "masquerade": (bool, "true or false"),
     "non_masquerade_cidrs": (tuple[str, ...], 'a list of address ranges, such as ["192.0.2.0/24", "2001:db8::/64"]'),
+    "transport": (
+        Transport,
+        '"direct" (nodes share a link), "vxlan", or "auto": by VXLAN to nodes that are on no link with this one',
+    ),
+    "vxlan_vni": (Annotated[int, Meta(ge=1, le=(1 << 24) - 1)], "a whole number from 1 to 16777215"),
+    "vxlan_port": (Annotated[int, Meta(ge=1, le=65535)], "a whole number from 1 to 65535: a UDP port"),
     "verify_seconds": (Annotated[int, Meta(ge=0, le=86400)], "a whole number of seconds up to 86400; 0 for never"),
     "log_level": (Literal["debug", "info", "warning", "error"], 'one of "debug", "info", "warning", "error"'),
 }

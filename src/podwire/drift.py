@@ -53,7 +53,8 @@ def words(value: Any) -> str | None:
         case tuple() if type(value) is tuple:
             return " ".join(words(item) or "none" for item in value)
         case Struct() if type(value).__str__ is object.__str__:
-            parts = ((field.name, words(getattr(value, field.name))) for field in fields(value))
+            held = ((field.name, getattr(value, field.name)) for field in fields(value))
+            parts = ((name, words(it)) for name, it in held if it is not False)
             return ", ".join(f"{name} {text}" for name, text in parts if text)
         case _:
             return str(value)

@@ -23,6 +23,7 @@ def findings(now: Snapshot) -> tuple[str, ...]:
             {
                 *now.unfit_ranges,
                 *_neighbours(now),
+                *_mtu(now),
                 *_claims(now),
                 *_strangers(now),
                 *_services(now),
@@ -45,6 +46,16 @@ def _neighbours(now: Snapshot) -> Iterator[str]:
         for mine in now.node.pod_cidrs if not isinstance(way, str) else ():
             if overlap(mine, block):
                 yield f"{key}: its pod CIDR {block} overlaps this node's {mine}: two pods may have one address"
+
+
+def _mtu(now: Snapshot) -> Iterator[str]:
+    """What somebody has set, and VXLAN leaves no room for."""
+    most = min(map(now.tunnel_mtu, now.underlays), default=now.local.mtu)
+    if now.local.fixed_mtu and now.local.mtu > most > 0:
+        yield (
+            f"mtu {now.local.mtu} is more than the {most} that VXLAN leaves of this node's {now.local.network_mtu}: "
+            f"larger packets to other nodes are answered by ICMP; set at most {most}, or no mtu"
+        )
 
 
 def _claims(now: Snapshot) -> Iterator[str]:

@@ -77,7 +77,7 @@ def status(now: Snapshot, facts: Facts) -> StatusView:
         ready=facts.not_ready is None,
         not_ready=facts.not_ready,
         uptime=facts.uptime,
-        mtu=now.local.mtu,
+        mtu=now.pod_mtu,
         pod_cidrs=_blocks(now),
         service_cidrs=tuple(str(block) for block in now.service_ranges),
         counts={
@@ -314,7 +314,7 @@ def pod(now: Snapshot, key: AttachmentKey) -> PodView:
 
 def pod_state(now: Snapshot, key: AttachmentKey, it: Attachment) -> PodState:
     held = _reported(now, "linux")
-    parts = [held.get(part) for part in wiring(key, it, now.local.mtu, leading=leads(now, key))]
+    parts = [held.get(part) for part in wiring(key, it, now.pod_mtu, leading=leads(now, key))]
     if UNKNOWN in parts:
         return PodState.FAILED
     return PodState.PENDING if None in parts or not it.confirmed else PodState.WIRED

@@ -125,7 +125,7 @@ class Rig:
     async def start(
         self,
         objects: Mapping[ObjectKey, Object] | None = None,
-        mtu: int = 1500,
+        mtu: int | None = 1500,
         local_weight: int = 1,
         node_ports: tuple[Prefix, ...] | None = None,
         **settings: Any,
@@ -143,7 +143,11 @@ class Rig:
         return {NODE: NODE_OBJECT} | dict(objects)
 
     def _make(
-        self, mtu: int = 1500, local_weight: int = 1, node_ports: tuple[Prefix, ...] | None = None, **settings: Any
+        self,
+        mtu: int | None = 1500,
+        local_weight: int = 1,
+        node_ports: tuple[Prefix, ...] | None = None,
+        **settings: Any,
     ) -> None:
         self.agent = Agent(
             Config(

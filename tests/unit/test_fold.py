@@ -310,7 +310,8 @@ def test_a_service_range_in_which_somebody_lives_is_left_out_and_said_so(cidr: s
 
 
 def _home(*addresses: str) -> e.NodeAddressesChanged:
-    return e.NodeAddressesChanged(frozenset(map(parse_address, addresses)))
+    link = parse_prefix("192.168.0.0/24")
+    return e.NodeAddressesChanged(frozenset(map(parse_address, addresses)), frozenset((link,)))
 
 
 def _sources(now: Snapshot) -> set[str]:
@@ -322,6 +323,7 @@ def _sources(now: Snapshot) -> set[str]:
 def test_routes_have_the_node_s_address_as_their_source_while_its_kernel_has_it() -> None:
     now, _ = fold(world.start(), e.AddPod(AttachmentKey("s", "eth0"), PodKey("default", "a"), "/run/netns/a"))
     now, _ = fold(now, e.KubeStateChange(((NodeKey("two"), world.NODES[1]),)))
+    now, _ = fold(now, _home("192.168.0.1"))
     assert _sources(now) == {"IPv4 192.168.0.1", "IPv6 -"}  # fd99::1 is told by the cluster alone
     now, touched = fold(now, _home("192.168.0.1", "fd99::1", "192.0.2.9"))
     assert _sources(now) == {"IPv4 192.168.0.1", "IPv6 fd99::1"}

@@ -25,7 +25,7 @@ from podwire.model.objects import (
     ServiceKey,
     ServicePort,
 )
-from podwire.model.snapshot import EVERYTHING, Local, Snapshot
+from podwire.model.snapshot import EVERYTHING, Local, Snapshot, Transport
 from podwire.nodes import own, routes
 from podwire.services import frontends
 from tests.unit import world
@@ -45,7 +45,8 @@ def holding(here: Node, *addresses: str) -> Snapshot:
         )
         for n, address in enumerate(addresses)
     }
-    now, _ = fold(Snapshot(Local("one", 1500)), e.Restored(pods, {}))
+    link = frozenset((parse_prefix("192.168.0.0/24"),))
+    now, _ = fold(Snapshot(Local("one", 1500, networks=link, transport=Transport.DIRECT)), e.Restored(pods, {}))
     return fold(now, e.KubeStateChange(((world.NODE, here),)))[0]
 
 

@@ -58,6 +58,8 @@ NODES = (
 )
 HOME = tuple(map(parse_address, ("192.168.0.1", "192.168.0.2", "fd99::1")))
 """What the node's kernel may have."""
+NETWORKS = tuple(map(parse_prefix, ("192.168.0.0/24", "fd99::/64")))
+"""Those that it may have these addresses in: who lives in others is reached by VXLAN."""
 LOCAL = Local("one", 1500, (parse_prefix("10.96.0.0/16"),), addresses=frozenset(HOME[:1]))
 
 BALANCER = tuple(map(parse_address, ("203.0.113.80", "2001:db8::80")))
@@ -135,7 +137,9 @@ changes = st.one_of(
 kube_changes = st.builds(e.KubeStateChange, st.lists(changes, min_size=1, max_size=4).map(tuple))
 attachment_keys = st.builds(AttachmentKey, st.sampled_from(["s1", "s2", "s3", "s4", "s5", "s6"]), st.just("eth0"))
 add_pods = attachment_keys.map(lambda key: e.AddPod(key, PodKey("default", key.sandbox), f"/run/netns/{key.sandbox}"))
-address_events = st.builds(e.NodeAddressesChanged, st.frozensets(st.sampled_from(HOME)))
+address_events = st.builds(
+    e.NodeAddressesChanged, st.frozensets(st.sampled_from(HOME)), st.frozensets(st.sampled_from(NETWORKS))
+)
 pod_events = st.one_of(add_pods, attachment_keys.map(e.DeletePod))
 
 

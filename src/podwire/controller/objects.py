@@ -32,6 +32,7 @@ from podwire.model.objects import (
 from podwire.model.room import Room
 from podwire.model.snapshot import Snapshot, Touched
 from podwire.nodes.own import own_addresses
+from podwire.nodes.routes import underlays
 from podwire.services.backends import zone_of
 from podwire.services.frontends import (
     NO_ADDRESSES,
@@ -77,6 +78,14 @@ def rehomed(before: Snapshot, now: Snapshot) -> Touched:
     return Touched(attachments=frozenset(now.attachments), nodes=frozenset((now.local.key,)))
 
 
+def remeasured(before: Snapshot, now: Snapshot) -> tuple[Snapshot, Touched]:
+    """Other nodes, or other networks of this one: what goes by VXLAN may need other room in pods' packets."""
+    now = replace(now, underlays=underlays(now))
+    if now.pod_mtu == before.pod_mtu:
+        return now, NOTHING
+    return now, Touched(attachments=frozenset(now.attachments), nodes=frozenset((now.local.key,)))
+
+
 def listed(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapshot:
     """All of the cluster's objects anew."""
     empty: Snapshot = replace(
@@ -95,6 +104,7 @@ def listed(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapsh
         affinities=Map(),
         health_ports=Map(),
         room=Room(),
+        underlays=frozenset(),
     )
     return changed(empty, objects)[0]
 
@@ -156,7 +166,9 @@ def _put_nodes(now: Snapshot, told: list[tuple[NodeKey, Node | None]]) -> tuple[
     if own_addresses(now) != own_addresses(old):
         keys.add(now.local.key)
     ranges = now.service_ranges != old.service_ranges
-    return now, Touched(frozenset(services), rehomed(old, now).attachments, frozenset(keys), ranges)
+    now, more = remeasured(old, now)
+    wired = rehomed(old, now).attachments | more.attachments
+    return now, Touched(frozenset(services), wired, frozenset(keys) | more.nodes, ranges)
 
 
 def addressed(old: Snapshot, addresses: frozenset[Address], networks: frozenset[Prefix]) -> tuple[Snapshot, Touched]:
@@ -168,8 +180,9 @@ def addressed(old: Snapshot, addresses: frozenset[Address], networks: frozenset[
         now, rivals = _claim(now, name, now.services[name], old)
         touched |= rivals
     now, moved = shared_out(now, touched)
-    found = rehomed(old, now)
-    if networks != old.local.networks:  # who is reached by his own pods' addresses
+    now, more = remeasured(old, now)
+    found = replace(more, attachments=more.attachments | rehomed(old, now).attachments)
+    if networks != old.local.networks or rehomed(old, now).nodes:  # who is reached by his own pods' addresses
         found = replace(found, nodes=frozenset((now.local.key,)))
     return now, replace(found, services=frozenset(touched | moved))
 

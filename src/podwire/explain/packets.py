@@ -10,7 +10,7 @@ from enum import Enum
 from msgspec import Struct
 
 from podwire import views
-from podwire.explain.places import Places, is_masqueraded, is_own, node_of, own, own_source, places, where
+from podwire.explain.places import Places, by_vxlan, is_masqueraded, is_own, node_of, own, own_source, places, where
 from podwire.explain.services import LIMITS, fitting, pods_of, show, show_frontend
 from podwire.findings import no_room
 from podwire.model.addresses import Address, Family, Prefix, family_of, parse_address, parse_host_port, show_address
@@ -64,7 +64,7 @@ class PacketWhy(Struct, frozen=True):
 def explain_packet(now: Snapshot, source: Address | None, to: Frontend) -> PacketWhy:
     """`source` None: the node itself, by the address that it would choose."""
     known = places(now)
-    client = source if source is not None else own_source(now, to.address)
+    client = source if source is not None else own_source(known, to.address)
     told = where(known, source) if source is not None else "this node itself"
     shown = show_address(client) if client is not None else None
     key = owner(now, to) if to in now.claims else None
@@ -124,8 +124,10 @@ def _choice(known: Places, client: Address | None, backend: Backend, pods: dict[
 
 def seen_client(known: Places, client: Address | None, backend: Address) -> tuple[Address | None, str]:
     """Whom a backend sees behind a frontend, and why; `client` None is an address of the node."""
-    now, family = known.now, family_of(backend)
+    now, family, tunnelled = known.now, family_of(backend), by_vxlan(known, backend)
     if client is None or (is_own(now, client) and client not in now.ledger):
+        if tunnelled and client != own(now, family):
+            return own(now, family), "masqueraded: the way is by VXLAN, and so must the answer's be"
         return client, "kept: the client is this node"
     if client in now.ledger:
         if client == backend:
@@ -135,7 +137,7 @@ def seen_client(known: Places, client: Address | None, backend: Address) -> tupl
         return client, "kept: the client is a pod of this node, the answer comes by here"
     if backend in now.ledger or is_own(now, backend):
         return client, "kept: the backend is on this node, the answer comes by here"
-    uplink = gateway_to(now.node, family)
+    uplink = own(now, family) if tunnelled else gateway_to(now.node, family)
     return uplink, "masqueraded: client and backend are both elsewhere, the answer has to come back by here"
 
 

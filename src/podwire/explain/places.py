@@ -22,7 +22,7 @@ from podwire.model.objects import AttachmentKey, NodeKey, PodKey
 from podwire.model.snapshot import Snapshot
 from podwire.nodes import routes
 from podwire.nodes.outside import unmasqueraded
-from podwire.nodes.own import own_addresses
+from podwire.nodes.own import own_address_of, own_addresses
 from podwire.nodes.routes import gateway_to
 from podwire.pods.names import link_of
 
@@ -30,26 +30,26 @@ _LOOPBACK = (parse_prefix("127.0.0.0/8"), parse_prefix("::1/128"))
 
 
 class Places(NamedTuple):
-    """A snapshot, prepared for many questions. `nodes`: who has an address; `routed`: by block of another node its
-    gateway; `stranded`: blocks that no route leads to, each with its node and the reason; `kept`: where pods' own
-    addresses are seen; `lengths`: of all these ranges, the longest first."""
+    """A snapshot, prepared for many questions. `nodes`: who has an address; `routed`: by block whose it is and the way;
+    `stranded`: blocks that no route leads to, each with its node and the reason; `kept`: where pods' own addresses are
+    seen; `lengths`: of all these ranges, the longest first."""
 
     now: Snapshot
     nodes: Mapping[Address, NodeKey]
-    routed: Mapping[Prefix, Address]
+    routed: Mapping[Prefix, tuple[NodeKey, routes.Way]]
     stranded: Mapping[Prefix, tuple[NodeKey, str]]
     kept: Container[Prefix]
     lengths: tuple[int, ...]
 
 
 def places(now: Snapshot) -> Places:
-    routed: dict[Prefix, Address] = {}
+    routed: dict[Prefix, tuple[NodeKey, routes.Way]] = {}
     stranded: dict[Prefix, tuple[NodeKey, str]] = {}
     for key, block, way in routes.ways(now):
         if isinstance(way, str):
             stranded.setdefault(block, (key, way))
         else:
-            routed[block] = way
+            routed[block] = key, way
     stranded = {block: why for block, why in stranded.items() if block not in routed}
     nodes: dict[Address, NodeKey] = {}
     for key in sorted(now.nodes):
@@ -73,8 +73,9 @@ def where(known: Places, address: Address, pod: PodKey | None = None) -> str:
     told = f"pod {pod.namespace}/{pod.name}" if pod is not None else "a pod"
     block = _around(known, known.routed, address)
     if block is not None:
-        gateway = known.routed[block]
-        return f"{told} of node {known.nodes[gateway].name}, by way of {show_address(gateway)}"
+        key, way = known.routed[block]
+        by = f"by VXLAN to node {key.name} ({{}})" if way.vxlan else "by way of {}"
+        return f"{told} of node {key.name}, {by.format(show_address(way.address))}"
     if any(address in block for block in now.node.pod_cidrs):
         return "an address of this node's pods that no pod has"
     block = _around(known, known.stranded, address)
@@ -96,7 +97,13 @@ def node_of(known: Places, address: Address) -> NodeKey | None:
     if address in known.now.ledger or is_own(known.now, address):
         return None
     block = _around(known, known.routed, address)
-    return known.nodes.get(known.routed[block] if block is not None else address)
+    return known.routed[block][0] if block is not None else known.nodes.get(address)
+
+
+def by_vxlan(known: Places, address: Address) -> bool:
+    """Whether what this node sends there goes by VXLAN."""
+    block = None if address in known.now.ledger or is_own(known.now, address) else _around(known, known.routed, address)
+    return block is not None and known.routed[block][1].vxlan
 
 
 def is_masqueraded(known: Places, client: Address, to: Address) -> bool:
@@ -126,22 +133,24 @@ def is_own(now: Snapshot, address: Address) -> bool:
 
 def own(now: Snapshot, family: Family) -> Address | None:
     """The node's address on lo, of its first block of that family."""
-    return next((address for address in own_addresses(now) if family_of(address) == family), None)
+    return own_address_of(now, family)
 
 
-def own_source(now: Snapshot, to: Address) -> Address | None:
+def own_source(known: Places, to: Address) -> Address | None:
     """Which address this node's own sockets choose towards another; None where only the kernel knows.
 
     An address of the node is reached from itself. The routes to Services and pods have the node's InternalIP as their
     source; where its kernel has none, those to Services have the address of the node's block, and so has the kernel's
-    own choice for pods behind links without addresses (inet_select_addr; RFC 6724 for IPv6). All else leaves by the
-    uplink.
+    own choice for pods behind links without addresses (inet_select_addr; RFC 6724 for IPv6), and so have the routes by
+    VXLAN. All else leaves by the uplink.
     """
-    family = family_of(to)
+    now, family = known.now, family_of(to)
     if any(to in loopback for loopback in _LOOPBACK):
         return parse_address("127.0.0.1" if len(to) == 4 else "::1")
     if is_own(now, to):
         return to
     if to in now.ledger or any(to in cidr for cidr in now.service_ranges):
         return now.source(family) or own(now, family) or gateway_to(now.node, family)
+    if by_vxlan(known, to):
+        return own(now, family)
     return gateway_to(now.node, family) or own(now, family)

@@ -7,11 +7,15 @@ to say every state that a read can find, broken ones too: a state that can't be 
 from collections.abc import Iterable
 from typing import NamedTuple, Self
 
-from podwire.model.addresses import Address, Family, Prefix, family_of, show_address, show_host_port
+from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, family_of, show_address, show_host_port
 from podwire.model.objects import Protocol, Value
 
 LOOPBACK = 1
 """The interface index of lo, in every network namespace."""
+TUNNELS: dict[Family, str] = {IPV4: "podwire-vxlan", IPV6: "podwire-vxlan6"}
+"""The names of the node's VXLAN devices, by the family of the addresses between which their packets go."""
+TUNNEL_INDEX: dict[Family, int] = {IPV4: 0x7FFF_0004, IPV6: 0x7FFF_0006}
+"""Their interface indexes: beyond those of pods' links (`ipam/blocks.py`)."""
 
 # --- linux -------------------------------------------------------------------------------------
 
@@ -69,6 +73,41 @@ class Link(Value, frozen=True):
     """What of the node's end is not as it was born: its name, or settings below net/ in /proc/sys."""
 
 
+class TunnelKey(Value, frozen=True):
+    """The node's VXLAN device for packets between addresses of this family; pods' own may be of either."""
+
+    family: Family
+
+    def __str__(self) -> str:
+        return f"VXLAN device {TUNNELS[self.family]}"
+
+
+class Tunnel(Value, frozen=True):
+    """A VXLAN device. `local`: the source of what it sends, None: the kernel's choice. `mtu`: inside."""
+
+    index: int
+    vni: int
+    port: int
+    mac: bytes
+    mtu: int
+    local: Address | None
+    odd: tuple[str, ...] = ()
+    """What is not as we ever make it, and takes another device."""
+    astray: tuple[str, ...] = ()
+    """What can be put right: its name, or settings below net/ in /proc/sys."""
+
+
+class ForwardKey(Value, frozen=True):
+    """To which node's address a VXLAN device sends what is for a MAC address, for ever; the value is b"" for an entry
+    that is not as we make it."""
+
+    index: int
+    mac: bytes
+
+    def __str__(self) -> str:
+        return f"forwarding of {self.mac.hex(':')} on {_named(self.index)}"
+
+
 class UpKey(Value, frozen=True):
     """That an interface is up. The value is True, or for a pod's end its MTU."""
 
@@ -76,7 +115,7 @@ class UpKey(Value, frozen=True):
     index: int
 
     def __str__(self) -> str:
-        return f"interface {self.index} up{_within(self.space)}"
+        return f"{_named(self.index)} up{_within(self.space)}"
 
 
 class AddressKey(Value, frozen=True):
@@ -85,7 +124,7 @@ class AddressKey(Value, frozen=True):
     address: Address
 
     def __str__(self) -> str:
-        return f"address {show_address(self.address)} on interface {self.index}{_within(self.space)}"
+        return f"address {show_address(self.address)} on {_named(self.index)}{_within(self.space)}"
 
 
 class RouteKey(Value, frozen=True):
@@ -118,13 +157,15 @@ class RuleKey(Value, frozen=True):
 
 
 class Route(Value, frozen=True):
-    """`index` 0 with a `via`: whatever interface reaches the gateway; a read always finds a real one. `odd`: what is
-    not as we ever make it (a blackhole, several next hops), in words."""
+    """`index` 0 with a `via`: whatever interface reaches the gateway; a read always finds a real one. `onlink`: the
+    gateway is on that interface, whatever the addresses there say. `odd`: what is not as we ever make it (a blackhole,
+    several next hops), in words."""
 
     index: int
     via: Address | None = None
     source: Address | None = None
     odd: str = ""
+    onlink: bool = False
 
 
 class NeighbourKey(Value, frozen=True):
@@ -135,7 +176,7 @@ class NeighbourKey(Value, frozen=True):
     address: Address
 
     def __str__(self) -> str:
-        return f"neighbour {show_address(self.address)} on interface {self.index}{_within(self.space)}"
+        return f"neighbour {show_address(self.address)} on {_named(self.index)}{_within(self.space)}"
 
 
 class PodMAC(Value, frozen=True):
@@ -144,6 +185,10 @@ class PodMAC(Value, frozen=True):
 
     link: str
     born: bytes
+
+
+def _named(index: int) -> str:
+    return next((TUNNELS[family] for family, its in TUNNEL_INDEX.items() if its == index), f"interface {index}")
 
 
 def _within(space: str) -> str:

@@ -6,13 +6,14 @@ same network. Indexes (`homes` to `ledger`) are derived: they never say what the
 """
 
 from collections.abc import Container
+from enum import Enum
 from typing import Any
 
 from immutables import Map
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from podwire.model.addresses import Address, Family, Prefix, disjoint, family_of
+from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, disjoint, family_of
 from podwire.model.homes import Homes, in_range
 from podwire.model.network import Frontend
 from podwire.model.objects import (
@@ -35,13 +36,28 @@ from podwire.model.objects import (
 from podwire.model.room import Capacity, Room
 
 
+class Transport(Enum):
+    """How packets come to other nodes' pods."""
+
+    DIRECT = "direct"
+    """By the nodes' own networks: only to nodes on a link with this one."""
+    VXLAN = "vxlan"
+    """In packets between the nodes (RFC 7348)."""
+    AUTO = "auto"
+    """Direct to nodes on a link with this one, by VXLAN to all others."""
+
+
+VXLAN_OVERHEAD: dict[Family, int] = {IPV4: 50, IPV6: 70}
+"""Bytes that VXLAN adds, by the family of the outer addresses: IP 20 or 40, UDP 8, VXLAN 8, Ethernet 14 (RFC 7348)."""
+
+
 class Local(Value, frozen=True):
-    """What this agent is told of its own node. `mtu` (bytes) is that of pod interfaces, 0 while it isn't known;
-    `service_cidrs` are beside those of the ServiceCIDR objects (`Snapshot.service_ranges`). A backend on this node
-    gets `local_weight` times as many of this node's connections as one elsewhere. `addresses` are those that the node's
-    kernel has, but for the ones of its blocks. `node_ports`: in which ranges one of these has node ports;
-    None: the node's first InternalIP of each family has. `capacity`: of the data plane for Services; None: it has no
-    end. `boot`: the ID of the kernel's boot."""
+    """What this agent is told of its own node. `mtu` (bytes) is that of pod interfaces where nothing goes by VXLAN, 0
+    while it isn't known; `service_cidrs` are beside those of the ServiceCIDR objects (`Snapshot.service_ranges`). A
+    backend on this node gets `local_weight` times as many of this node's connections as one elsewhere. `addresses` are
+    those that the node's kernel has, but for the ones of its blocks. `node_ports`: in which ranges one of these has
+    node ports; None: the node's first InternalIP of each family has. `capacity`: of the data plane for Services; None:
+    it has no end. `boot`: the ID of the kernel's boot."""
 
     name: str
     mtu: int = 0
@@ -57,6 +73,15 @@ class Local(Value, frozen=True):
     """Whether what pods send out of the cluster bears the node's address."""
     unmasqueraded: tuple[Prefix, ...] = ()
     """Destinations outside of the cluster to which it does not."""
+    transport: Transport = Transport.AUTO
+    vxlan_vni: int = 28791
+    vxlan_port: int = 4789
+    fixed_mtu: bool = False
+    """Whether `mtu` is what somebody has set, or nothing better is known; else it is that of the node's own network."""
+    network_mtu: int = 0
+    """Bytes: of the node's own network, 0 where that isn't known."""
+    last_mtu: int = 0
+    """What an earlier agent gave to pods, until all nodes are known; 0: nobody knows."""
     forms: frozenset[tuple[int, int]] = frozenset()
     """Derived from `networks`, of which there may be thousands: bytes of an address, and length."""
     ported: tuple[Address, ...] = ()
@@ -118,6 +143,8 @@ class Snapshot(Struct, frozen=True):
     """Whose an address or a block is."""
     crowded: Map[Prefix, frozenset[NodeKey]] = Map()
     """By service range that was told: the nodes that live in it, this one by address or block, others by block."""
+    underlays: frozenset[Family] = frozenset()
+    """Of which families the addresses are between which VXLAN goes (`nodes/routes.py`)."""
     slices_of: Map[ServiceKey, tuple[SliceKey, ...]] = Map()
     """Sorted."""
     claims: Map[Frontend | Address, tuple[ServiceKey, ...]] = Map()
@@ -159,6 +186,21 @@ class Snapshot(Struct, frozen=True):
         family that its kernel has. Others are no source that a route can have."""
         own = (address for address in self.node.addresses if family_of(address) == family)
         return next((address for address in own if address in self.local.addresses), None)
+
+    @property
+    def pod_mtu(self) -> int:
+        """Of pod interfaces, in bytes, 0 while it isn't known: with room for VXLAN where anything goes by it."""
+        local = self.local
+        if local.fixed_mtu or not local.mtu:
+            return local.mtu
+        found = min((self.tunnel_mtu(family) for family in self.underlays), default=local.mtu)
+        return min(found, local.last_mtu) if local.last_mtu and not self.whole else found
+
+    def tunnel_mtu(self, outer: Family) -> int:
+        """Of what goes by VXLAN between addresses of that family, in bytes; 0 while it isn't known. Where nobody knows
+        that of the node's network, what is set for pods is trusted."""
+        local = self.local
+        return max(0, local.network_mtu - VXLAN_OVERHEAD[outer]) if local.network_mtu else local.mtu
 
     @property
     def taken(self) -> Container[Address]:

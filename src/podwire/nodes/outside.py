@@ -3,17 +3,18 @@
 Invariants: pods see each other by their own addresses where there is a way between them: those of this node, whatever
 block theirs is, and other nodes' in blocks that `routes` leads to. A block without a route is no pods' as far as this
 node can tell, however wide it is: kept for it, pods would lose the way out. Of nodes only those on a link with this one
-see pods too: their answers come back by the route that they have to the pod's block, without a router in between; and
-of what another node says of itself nothing beyond that link is heeded. Whoever doesn't want any of it has one range,
-all.
+see pods too, where the way is direct: their answers come back by the route that they have to the pod's block, without a
+router in between; and of what another node says of itself nothing beyond that link is heeded. Whoever doesn't want any
+of it has one range, all.
 """
 
 from typing import Any
 
-from podwire.model.addresses import FAMILIES, Address, Prefix, disjoint, family_of, prefix_around
+from podwire.model.addresses import FAMILIES, Address, Prefix, disjoint, family_of
 from podwire.model.network import UnmasqueradedKey
+from podwire.model.objects import Node
 from podwire.model.snapshot import Snapshot, Touched
-from podwire.nodes.routes import ways
+from podwire.nodes.routes import Way, on_link, way_to, ways
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
@@ -27,7 +28,7 @@ def unmasqueraded(now: Snapshot) -> tuple[Prefix, ...]:
     if not now.local.masquerade:
         return tuple(Prefix(Address(bytes(family.size)), 0) for family in FAMILIES)
     nodes = now.nodes.values()
-    neighbours = (address for node in nodes for address in node.addresses if on_link(now, address))
+    neighbours = (address for node in nodes for address in node.addresses if _comes_back(now, node, address))
     return disjoint(
         (
             *now.local.unmasqueraded,
@@ -38,7 +39,7 @@ def unmasqueraded(now: Snapshot) -> tuple[Prefix, ...]:
     )
 
 
-def on_link(now: Snapshot, address: Address) -> bool:
-    """Whether this node reaches it without a router, by the networks in which it has addresses."""
-    lengths = (length for size, length in now.local.forms if size == len(address))
-    return any(prefix_around(address, length) in now.local.networks for length in lengths)
+def _comes_back(now: Snapshot, node: Node, address: Address) -> bool:
+    """Whether a node answers a pod from that address, without a router and without VXLAN in between."""
+    way = way_to(now, node, family_of(address))
+    return on_link(now, address) and isinstance(way, Way) and not way.vxlan

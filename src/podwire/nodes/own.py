@@ -10,7 +10,7 @@ first and any other is refused.
 from typing import Any
 
 from podwire.ipam.blocks import own_address
-from podwire.model.addresses import FAMILIES, Address
+from podwire.model.addresses import FAMILIES, Address, Family, family_of
 from podwire.model.network import (
     LOOPBACK,
     AddressKey,
@@ -48,8 +48,8 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
         if own_source is not None:
             linux[RouteKey("", block)] = Route(LOOPBACK, source=now.source(block.family) or own_source)
     rows: dict[Any, Any] = dict(remembered(now))
-    if now.local.mtu:
-        rows[PodMTUKey()] = now.local.mtu
+    if now.pod_mtu:
+        rows[PodMTUKey()] = now.pod_mtu
     tables: dict[Any, Any] = {HoldersKey(family): True for family in FAMILIES}
     if now.whole:  # those of an older layout work until all that new ones ask for can be filled in
         tables |= {RulesKey(family): True for family in FAMILIES}
@@ -60,6 +60,11 @@ def own_addresses(now: Snapshot) -> tuple[Address, ...]:
     """The node's own address of each of its blocks: no pod has it, and no node is reached by it."""
     found = (own_address(block, now.taken) for block in now.node.pod_cidrs)
     return tuple(address for address in found if address is not None)
+
+
+def own_address_of(now: Snapshot, family: Family) -> Address | None:
+    """That of the node's first block of the family."""
+    return next((address for address in own_addresses(now) if family_of(address) == family), None)
 
 
 def remembered(now: Snapshot) -> dict[ObjectKey, Object]:

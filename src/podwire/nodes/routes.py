@@ -1,50 +1,123 @@
-"""The way to the other nodes' pods: transport `direct`, for nodes that share a link. Pure.
+"""The way to the other nodes' pods: direct for nodes that share a link with this one, by VXLAN for others. Pure.
 
-Invariants: one route for each of a node's blocks, by way of that node's first address of the block's family; which
-interface that is, the kernel knows. Of two nodes that claim one block the first by name has it. A block in which this
-node or its pods live leads nowhere, nor does one in which its own gateway is: such a route would lead their packets
-away. The source is this node's InternalIP, whatever other networks it is in: the others know the way back. Nodes are
-few: what one of them changes is decided for all.
+Invariants: one route for each of a node's blocks. Direct ones go by way of that node's first address of the block's
+family; which interface that is, the kernel knows. Of two nodes that claim one block the first by name has it. A block
+in which this node or its pods live leads nowhere, nor does one in which its own gateway is: such a route would lead
+their packets away. The source is what the others know the way back to: of direct routes this node's InternalIP, by
+VXLAN the address of its own block. What both ends can tell alike decides, so that they decide alike: InternalIPs, and
+whether they are in one network. Nodes are few: what one of them changes is decided for all.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from podwire.model.addresses import Address, Family, Prefix, family_of, show_address
+from podwire.model.addresses import (
+    FAMILIES,
+    IPV4,
+    IPV6,
+    Address,
+    Family,
+    Prefix,
+    family_of,
+    prefix_around,
+    show_address,
+)
 from podwire.model.network import Route, RouteKey
 from podwire.model.objects import Node, NodeKey
-from podwire.model.snapshot import Snapshot, Touched
+from podwire.model.snapshot import Snapshot, Touched, Transport
+from podwire.nodes import tunnels
+
+
+class Way(NamedTuple):
+    """`address`, of the other node, is the gateway, or by VXLAN where the outer packets go."""
+
+    address: Address
+    vxlan: bool = False
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
     if touched is not None and not touched.nodes:
         return {}
     linux: dict[Any, Any] = {}
-    for _, block, way in ways(now):
-        if not isinstance(way, str):
-            linux.setdefault(RouteKey("", block), Route(0, via=way, source=now.source(block.family)))
+    for key, block, way in ways(now):
+        if isinstance(way, str):
+            continue
+        if way.vxlan:
+            linux |= tunnels.wiring(now, key, block, way.address)
+        else:
+            linux[RouteKey("", block)] = Route(0, via=way.address, source=now.source(block.family))
     return {"linux": linux}
 
 
-def ways(now: Snapshot) -> Iterator[tuple[NodeKey, Prefix, Address | str]]:
-    """Every block of the other nodes by their names, and its gateway, or in words why there is no route."""
+def ways(now: Snapshot) -> Iterator[tuple[NodeKey, Prefix, Way | str]]:
+    """Every block of the other nodes by their names, and the way to it, or in words why there is none."""
     given: dict[Prefix, NodeKey] = {}
+    begins: dict[Address, NodeKey] = {}
     for key in sorted(now.nodes):
         node = now.nodes[key]
         for block in node.pod_cidrs if key != now.local.key else ():
-            gateway, last = gateway_to(node, block.family), block.last
-            if (lost := _lost(now.node, block, last)) is not None:
+            if (lost := _lost(now.node, block, block.last)) is not None:
                 yield key, block, f"{lost} lies in it"
-            elif gateway is None:
-                yield key, block, f"the node has no {block.family} address to route to"
-            elif gateway in now.node.addresses:
-                yield key, block, f"the node's address {show_address(gateway)} is this node's too"
-            elif block.first <= gateway <= last:
-                yield key, block, f"the node's own address {show_address(gateway)} lies in it"
+                continue
+            way = way_to(now, node, block.family)
+            if isinstance(way, str):
+                yield key, block, way
+            elif (why := _unfit(now, node, block, way)) is not None:
+                yield key, block, why
             elif given.setdefault(block, key) != key:
                 yield key, block, f"node {given[block].name} has it too, and comes first"
+            elif way.vxlan and begins.setdefault(block.first, key) != key:  # it names the next hop
+                yield key, block, f"one of node {begins[block.first].name}'s begins with the same address"
             else:
-                yield key, block, gateway
+                yield key, block, way
+
+
+def way_to(now: Snapshot, node: Node, family: Family) -> Way | str:
+    """How another node's pods of that family are reached, whatever their blocks; or in words why not."""
+    transport, gateway = now.local.transport, gateway_to(node, family)
+    if gateway is not None and transport is not Transport.VXLAN and on_link(now, gateway):
+        return Way(gateway)
+    if not node.addresses or (transport is Transport.DIRECT and gateway is None):
+        return f"the node has no {family} address to route to"
+    if transport is Transport.DIRECT and gateway is not None:
+        return f"the node's address {show_address(gateway)} is on no link of this node, and transport is direct"
+    here = gateway_to(now.node, family)
+    if gateway is not None and here is not None and now.source(family) is None:
+        # Not by VXLAN for as long as it is away: the other end would not know of that.
+        return f"this node's own address {show_address(here)} is on none of its interfaces"
+    return _by_vxlan(now, node, family)
+
+
+def _by_vxlan(now: Snapshot, node: Node, family: Family) -> Way | str:
+    """Between the first addresses of a family of which both nodes have one."""
+    outer = next((each for each in FAMILIES if gateway_to(node, each) and gateway_to(now.node, each)), None)
+    address = gateway_to(node, outer) if outer is not None else None
+    if outer is None or address is None:
+        return "the node and this one have no addresses of one family"
+    if now.source(outer) is None:
+        return f"this node's own {outer} address is on none of its interfaces"
+    mtu = now.tunnel_mtu(outer)
+    if mtu <= 0:
+        return "the MTU of this node is not known: no default route, and no mtu set"
+    if family == IPV6 and mtu < LEAST_IPV6_MTU:
+        return f"VXLAN leaves an MTU of {mtu}, and IPv6 needs {LEAST_IPV6_MTU}"
+    return Way(address, vxlan=True)
+
+
+LEAST_IPV6_MTU = 1280
+"""RFC 8200, section 5."""
+
+
+def _unfit(now: Snapshot, node: Node, block: Prefix, way: Way) -> str | None:
+    """Why the other node's address is none to send to."""
+    shown = show_address(way.address)
+    if way.address in now.node.addresses:
+        return f"the node's address {shown} is this node's too"
+    if way.address in block or (way.vxlan and any(way.address in each for each in node.pod_cidrs)):
+        return f"the node's own address {shown} lies in it"
+    if way.vxlan and (around := now.homes.block_of(way.address)) is not None:
+        return f"the node's address {shown} lies in the pod CIDR {around} of {min(now.homes.owners(around))}"
+    return None
 
 
 def _lost(here: Node, block: Prefix, last: Address) -> str | None:
@@ -60,5 +133,19 @@ def _lost(here: Node, block: Prefix, last: Address) -> str | None:
 
 
 def gateway_to(node: Node, family: Family) -> Address | None:
-    """The node's first address of that family; None: its pods of that family can't be reached."""
+    """The node's first address of that family."""
     return next((address for address in node.addresses if family_of(address) == family), None)
+
+
+def on_link(now: Snapshot, address: Address) -> bool:
+    """Whether this node reaches it without a router, by the networks in which it has addresses."""
+    lengths = (length for size, length in now.local.forms if size == len(address))
+    return any(prefix_around(address, length) in now.local.networks for length in lengths)
+
+
+def underlays(now: Snapshot) -> frozenset[Family]:
+    """Of which families the addresses are between which VXLAN goes, or, where transport is vxlan, will go."""
+    found = {family_of(way.address) for _, _, way in ways(now) if isinstance(way, Way) and way.vxlan}
+    if not found and now.local.transport is Transport.VXLAN:
+        found = {IPV4 if gateway_to(now.node, IPV4) or not gateway_to(now.node, IPV6) else IPV6}
+    return frozenset(found)

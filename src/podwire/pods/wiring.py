@@ -47,7 +47,7 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
         attachment = now.attachments.get(key)
         if attachment is not None:
             rows[key] = attachment
-            linux |= wiring(key, attachment, now.local.mtu, sources, leads(now, key))
+            linux |= wiring(key, attachment, now.pod_mtu, sources, leads(now, key))
             local |= {LocalPodKey(address): True for address in attachment.addresses}
     if touched is None or touched.attachments:
         rows |= {CursorKey(block): cursor for block, cursor in now.cursors.items()}

@@ -183,7 +183,7 @@ async def _add(cni: Cni, request: Request) -> bytes:
     held = now.attachments.get(request.key)
     if held is None:
         raise CniError(ErrorCode.TRY_AGAIN_LATER, f"{request.key}: deleted while it was added")
-    return encode(_result(request.version, request.key, held, now.local.mtu, dns))
+    return encode(_result(request.version, request.key, held, now.pod_mtu, dns))
 
 
 async def _delete(cni: Cni, key: AttachmentKey) -> str | None:
@@ -239,7 +239,7 @@ async def _check(controller: Controller, request: Request) -> None:
     held = now.attachments.get(key)
     if held is None:
         raise CniError(ErrorCode.UNKNOWN_CONTAINER, f"{key}: this node's agent has not attached it")
-    wrong = missing(decode_previous(previous), _result(request.version, key, held, now.local.mtu), request.netns)
+    wrong = missing(decode_previous(previous), _result(request.version, key, held, now.pod_mtu), request.netns)
     if wrong:
         raise CniError(ErrorCode.DIFFERS, f"{key}: prevResult lacks {', '.join(wrong)}")
     try:

@@ -219,7 +219,7 @@ def _leaves(teller: _Teller, event: TraceEvent, header: Header) -> str:
         return f"leaves by {by} to this node itself"
     node = node_of(teller.known, to)
     if node is not None:
-        gateway = next((via for block, via in teller.known.routed.items() if to in block), to)
+        gateway = next((way.address for block, (_, way) in teller.known.routed.items() if to in block), to)
         at = "" if to == gateway else f", for {where_to(teller, to).partition(' of node ')[0]}"
         at = f"node {node.name} ({show_address(gateway)}){at}"
         return f"leaves by {by} to {at}: what happens there is not seen here, ask there"

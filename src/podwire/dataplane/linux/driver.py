@@ -8,7 +8,7 @@ group is deleted later (`collect`), outside the event's transaction.
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from threading import Lock
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.dataplane import netlink
-from podwire.dataplane.linux import carrier, ipv6, links, neighbours, notices, render, routes, sysctl
+from podwire.dataplane.linux import carrier, ipv6, links, neighbours, notices, render, routes, sysctl, vxlan
 from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.messages import Message
 from podwire.model.addresses import FAMILIES
-from podwire.model.network import LOOPBACK, Link, LinkKey, RouteKey, Space, SysctlKey, UpKey, path_of
+from podwire.model.network import LOOPBACK, Link, LinkKey, RouteKey, Space, SysctlKey, TunnelKey, UpKey, path_of
 from podwire.nodes.own import SYSCTLS
 
 GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL, errno.ENXIO}
@@ -91,7 +91,9 @@ class Linux:
         self._doomed = {links.name_of(told[index]): "" for index in doomed} | self._doomed
         self._dying = {links.name_of(told[index]): index for index in dying}
         living = {index: seen for index, seen in told.items() if index not in doomed | dying}
-        found |= links.up("", living, {index for index, seen in living.items() if links.is_ours(seen)})
+        tunnels = {index: key for index, seen in living.items() if (key := vxlan.key_of(seen)) is not None}
+        ours = {index for index, seen in living.items() if index in tunnels or links.is_ours(seen)}
+        found |= links.up("", living, ours)
         inner = links.inner(living, ends)
         for space, seen in pods.items():
             found |= links.up(space, seen, inner.get(space, set()))
@@ -100,6 +102,8 @@ class Linux:
         found |= {SysctlKey(path): SYSCTLS[path] if value is None else value for path, value in settings.items()}
         off = frozenset(name for name, path in sysctl.FORWARDS.items() if found.get(SysctlKey(path)) == "0")
         found.update(links.link_of(index, seen, ends, off) for index, seen in living.items() if links.is_ours(seen))
+        found.update(vxlan.device_of(index, living[index], key, off) for index, key in tunnels.items())
+        found.update(_forwards(self._node, tunnels))
         found.update(_objects("", self._node))
         return {key: value for key, value in found.items() if key in scope}
 
@@ -164,11 +168,13 @@ class Linux:
         rest = [(key, change) for key, change in difference.items() if key not in settings]
         goes = sorted((key for key, change in rest if change.after is None), key=render.rank, reverse=True)
         comes = sorted((key for key, change in rest if change.after is not None), key=render.rank)
+        last = [key for key in goes if render.outlasts(key)]
+        goes = [key for key in goes if not render.outlasts(key)]
         if any(isinstance(key, LinkKey) and self._in_the_way(key, difference[key].after) for key in comes):
             self.collect()
         # Space by space, the node's first: a link brings its pod's end along.
         spaces: dict[str, list[Any]] = {"": []}
-        for key in goes + comes:
+        for key in goes + comes + last:
             spaces.setdefault(getattr(key, "space", ""), []).append(key)
         for space, keys in spaces.items():
             with self._opened(space) as (there, missing):
@@ -224,7 +230,7 @@ class Linux:
         """Whether a doomed link may still hold a name that a new one is to have, on the node or in the pod."""
         return key.name in self._doomed or not {wanted.space, ""}.isdisjoint(self._doomed.values())
 
-    def _put_right(self, key: LinkKey, change: Change) -> Outcome | None:
+    def _put_right(self, key: LinkKey | TunnelKey, change: Change) -> Outcome | None:
         """Settings that no message can change; an error, if any."""
         for path in change.before.astray if change.before is not None else ():
             if path.startswith("ipv6/"):
@@ -270,6 +276,9 @@ class Linux:
                     if key.name in self._dying:
                         messages += links.delete_link(self._dying.pop(key.name))
                     outcomes[key] = self._put_right(key, change) or outcomes[key]
+                if isinstance(key, TunnelKey) and change.after is not None:
+                    outcomes[key] = Outcome(change.after, again=vxlan.disturbs(change))
+                    outcomes[key] = self._put_right(key, change) or outcomes[key]
                 made = render.render(key, change, descriptor)
                 messages += made
                 owners += [None] * (len(messages) - len(owners) - len(made)) + [key] * len(made)
@@ -284,12 +293,23 @@ class Linux:
                 text = f"{key}: {os.strerror(code)} ({errno.errorcode.get(code, code)})"
                 if code == errno.EEXIST and isinstance(key, RouteKey) and there is not None:
                     text += _in_the_way(there.socket, key)
-                outcomes[key] = Outcome(error=ipv6.why_refused(key, code) or text, again=outcomes[key].again)
+                text = self._tunnel_refused(key, code, difference) or ipv6.why_refused(key, code) or text
+                outcomes[key] = Outcome(error=text, again=outcomes[key].again)
             if there is not None and kind == rt.NEWADDR and key.space and code == errno.EACCES:
                 named = links.by_index(there.socket.dump(rt.GETLINK, links.get_link(key.index), 0)).values()
                 # What was refused is read again and tried once more.
                 self.writes += sum(ipv6.switch_on(there.descriptor, links.name_of(seen)) for seen in named)
         return outcomes
+
+    def _tunnel_refused(self, key: Any, code: int, difference: Difference) -> str | None:
+        """Why there can be no such VXLAN device, where more is known than the error's own words."""
+        it = key if isinstance(key, TunnelKey) else vxlan.key_by(key.index) if isinstance(key, UpKey) else None
+        if it is None:
+            return None
+        there = links.by_index(self._node.dump(rt.GETLINK, links.get_links()))
+        made = there.get(key.index) if isinstance(key, UpKey) else None
+        wanted = difference[it].after if it in difference else vxlan.device_of(key.index, made, it)[1] if made else None
+        return vxlan.why_refused(it, wanted, code, there) if wanted is not None else None
 
     def _end(self, change: Change) -> tuple[int, Outcome | None]:
         """The namespace of a pod's end, opened, or why it can't be. Nobody knows whether a link has its end where the
@@ -343,6 +363,14 @@ def _in_the_way(there: netlink.Socket, key: RouteKey) -> str:
     there_are = there.dump(rt.GETROUTE, routes.request(key.destination.family, protocol=0))
     found = [routes.whose(body, names) for body in there_are if routes.is_to(key.destination, body)]
     return f": another's route is there: {found[0]}" if found else ""
+
+
+def _forwards(there: netlink.Socket, tunnels: Iterable[int]) -> Iterator[tuple[Any, Any]]:
+    for index in tunnels:
+        for body in there.dump(rt.GETNEIGH, neighbours.forwards_request(index)):
+            item = neighbours.forward_of(body)
+            if item is not None and item[0].index == index:
+                yield item
 
 
 def _objects(space: str, there: netlink.Socket) -> Iterator[tuple[Any, Any]]:

@@ -43,7 +43,8 @@ from podwire.model.network import LOOPBACK, Link, LinkKey, UpKey
 from podwire.pods.names import LINK_PREFIX, link_by
 from podwire.pods.wiring import NODE_MAC
 
-WANTED_SETTINGS = {"forwarding": 1, "send_redirects": 0, "rp_filter": 1}
+Settings = Mapping[str, int]
+WANTED_SETTINGS: Settings = {"forwarding": 1, "send_redirects": 0, "rp_filter": 1}
 """Of each node's end, those of both families alike."""
 _IPV4_SETTINGS = {1: "forwarding", 6: "send_redirects", 8: "rp_filter"}
 """By their numbers (IPV4_DEVCONF)."""
@@ -55,11 +56,11 @@ Ends = dict[tuple[int, int], tuple[str, int, str, bytes]]
 
 
 def delete_doomed() -> list[Message]:
-    return [Message(DELLINK, 0, _header(0) + u32(IFLA_GROUP, DOOMED))]
+    return [Message(DELLINK, 0, header(0) + u32(IFLA_GROUP, DOOMED))]
 
 
 def delete_link(index: int) -> list[Message]:
-    return [Message(DELLINK, 0, _header(index))]
+    return [Message(DELLINK, 0, header(index))]
 
 
 def remade(change: Change) -> bool:
@@ -78,25 +79,25 @@ def identity(it: Link) -> tuple[int, str, int]:
     return it.index, it.space, it.inner
 
 
-def _header(index: int, up: bool = False) -> bytes:
+def header(index: int, up: bool = False) -> bytes:
     return pack("=BxHiII", 0, 0, index, UP * up, UP * up)
 
 
 def bring_up(key: UpKey, value: Any) -> list[Message]:
     """`value`: as `UpKey` says."""
     index = key.index
-    up = Message(NEWLINK, 0, _header(index, up=True))
+    up = Message(NEWLINK, 0, header(index, up=True))
     if not key.space or index == LOOPBACK:
         return [up]
     # No link-local address: nothing to detect a duplicate of, no router to solicit.
     quiet = nest(IFLA_AF_SPEC, nest(10, attr(8, NO_LINK_LOCAL)))
-    return [Message(NEWLINK, 0, _header(index) + u32(IFLA_MTU, value) + quiet), up]
+    return [Message(NEWLINK, 0, header(index) + u32(IFLA_MTU, value) + quiet), up]
 
 
 def link(name: str, change: Change, descriptor: int) -> list[Message]:
     before, after = change
     if after is None:
-        return [Message(NEWLINK, 0, _header(before.index) + u32(IFLA_GROUP, DOOMED))]
+        return [Message(NEWLINK, 0, header(before.index) + u32(IFLA_GROUP, DOOMED))]
     if before is None:
         return _new_link(name, after, descriptor)
     if remade(change):
@@ -107,23 +108,23 @@ def link(name: str, change: Change, descriptor: int) -> list[Message]:
     found += [Message(NEWPROP, CREATE | EXCL, _altname(after.index, name)) for name in new if name not in old]
     settings = u32(IFLA_MTU, after.mtu) + attr(IFLA_IFALIAS, after.alias.encode())
     if before.astray:
-        settings += text(IFLA_IFNAME, name) + _per_interface()
+        settings += text(IFLA_IFNAME, name) + per_interface()
     if before.node_mac != after.node_mac:  # only then: the kernel forgets the neighbours, even for the same address
         settings += attr(IFLA_ADDRESS, after.node_mac)
-    return [*found, Message(NEWLINK, 0, _header(after.index) + settings)]
+    return [*found, Message(NEWLINK, 0, header(after.index) + settings)]
 
 
 def _new_link(name: str, it: Link, descriptor: int) -> list[Message]:
     # The peer can't be born up: its driver wants the other end first (ENOTCONN).
     peer = (
-        _header(it.inner)
+        header(it.inner)
         + text(IFLA_IFNAME, it.interface)
         + attr(IFLA_ADDRESS, it.mac)
         + u32(IFLA_MTU, it.mtu)
         + u32(IFLA_NET_NS_FD, descriptor)
     )
     born = (
-        _header(it.index)
+        header(it.index)
         + text(IFLA_IFNAME, name)
         + attr(IFLA_ADDRESS, it.node_mac)
         + u32(IFLA_MTU, it.mtu)
@@ -131,29 +132,30 @@ def _new_link(name: str, it: Link, descriptor: int) -> list[Message]:
     )
     return [
         Message(NEWLINK, CREATE | EXCL, born),
-        Message(NEWLINK, 0, _header(it.index) + attr(IFLA_IFALIAS, it.alias.encode()) + _per_interface()),
+        Message(NEWLINK, 0, header(it.index) + attr(IFLA_IFALIAS, it.alias.encode()) + per_interface()),
         *(Message(NEWPROP, CREATE | EXCL, _altname(it.index, name)) for name in it.altnames),
     ]
 
 
-def _per_interface() -> bytes:
-    ipv4 = (u32(number, WANTED_SETTINGS[path]) for number, path in _IPV4_SETTINGS.items())
+def per_interface(wanted: Settings = WANTED_SETTINGS) -> bytes:
+    """The settings that a message can make, and no link-local address."""
+    ipv4 = (u32(number, wanted[path]) for number, path in _IPV4_SETTINGS.items())
     return nest(IFLA_AF_SPEC, nest(2, nest(1, *ipv4)), nest(10, attr(8, NO_LINK_LOCAL)))
 
 
 def _altname(index: int, name: str) -> bytes:
-    return _header(index) + nest(IFLA_PROP_LIST, text(IFLA_ALT_IFNAME, name))
+    return header(index) + nest(IFLA_PROP_LIST, text(IFLA_ALT_IFNAME, name))
 
 
 # --- and back ----------------------------------------------------------------------------------
 
 
 def get_links() -> bytes:
-    return _header(0)
+    return header(0)
 
 
 def get_link(index: int) -> bytes:
-    return _header(index)
+    return header(index)
 
 
 def by_index(dump: list[bytes]) -> dict[int, Seen]:
@@ -164,13 +166,17 @@ def name_of(seen: Seen) -> str:
     return seen[IFLA_IFNAME][:-1].decode(errors="replace")
 
 
+def kind_of(seen: Seen) -> bytes:
+    return attrs(seen.get(IFLA_LINKINFO, b"")).get(1, b"").rstrip(b"\0")
+
+
 def is_ours(seen: Seen) -> bool:
     return our_name(seen) is not None
 
 
 def our_name(seen: Seen) -> str | None:
     """The name that a link of ours was born with, also where somebody has renamed it; None: it is none of ours."""
-    if attrs(seen.get(IFLA_LINKINFO, b"")).get(1, b"").rstrip(b"\0") != b"veth":
+    if kind_of(seen) != b"veth":
         return None
     name, others = name_of(seen), [link_by(altname) for altname in _altnames(seen)]
     marked = seen.get(IFLA_ADDRESS) == NODE_MAC
@@ -199,12 +205,13 @@ def settings(seen: Seen) -> dict[str, int]:
     return found
 
 
-def _astray(seen: Seen, off: frozenset[str]) -> Iterator[str]:
-    if name_of(seen) != our_name(seen):
+def astray(seen: Seen, name: str | None, off: frozenset[str], wanted: Settings = WANTED_SETTINGS) -> Iterator[str]:
+    """What is not as it was born: `name` is what it was called, `off` as `link_of` has it."""
+    if name_of(seen) != name:
         yield f"renamed to {name_of(seen)}"
     for path, value in settings(seen).items():
         setting = path.rpartition("/")[2]
-        if value != WANTED_SETTINGS[setting] and not (setting == "forwarding" and path.partition("/")[0] in off):
+        if value != wanted[setting] and not (setting == "forwarding" and path.partition("/")[0] in off):
             yield path
 
 
@@ -294,5 +301,5 @@ def link_of(index: int, seen: Seen, others: Ends, off: frozenset[str] = frozense
         mtu=unpack_from("=I", seen[IFLA_MTU])[0],
         altnames=tuple(sorted(it for it in _altnames(seen) if link_by(it) == name)),
         alias=seen.get(IFLA_IFALIAS, b"\0")[:-1].decode(errors="replace"),
-        astray=tuple(_astray(seen, off)),
+        astray=tuple(astray(seen, our_name(seen), off)),
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from struct import unpack_from
 from typing import Any
 
-from podwire.dataplane.linux import links, neighbours, render, routes
+from podwire.dataplane.linux import links, neighbours, render, routes, vxlan
 from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.messages import Notice, attrs
 from podwire.ipam.blocks import FIRST_INDEX
@@ -69,6 +69,9 @@ def _judge(space: str, notice: Notice, held: Held) -> Judged:
         yield from of_link(space, index, None if kind == rt.DELLINK else seen, held)
     elif kind == rt.NEWNETCONF and not space:
         yield from _setting(body, held)
+    elif kind in (rt.NEWNEIGH, rt.DELNEIGH) and body[0] == rt.BRIDGE:
+        if not space:
+            yield from _forward(kind == rt.DELNEIGH, body, held)
     elif kind in _OBJECTS:
         item = _OBJECTS[kind](space, body)
         if item is not None:
@@ -82,6 +85,14 @@ def _judge(space: str, notice: Notice, held: Held) -> Judged:
             yield item[0], held.get(item[0], UNKNOWN) is not UNKNOWN
 
 
+def _forward(gone: bool, body: bytes, held: Held) -> Judged:
+    """All entries of a VXLAN device of ours are ours."""
+    item = neighbours.forward_of(body)
+    if item is not None and vxlan.key_by(item[0].index) in held:
+        key, value = item
+        yield key, held.get(key) is not UNKNOWN and (held.get(key) is not None if gone else held.get(key) != value)
+
+
 def _nodes_end(_: str, index: int, seen: rt.Seen | None, held: Held) -> Judged:
     key = UpKey("", index)
     if index == LOOPBACK:
@@ -91,6 +102,9 @@ def _nodes_end(_: str, index: int, seen: rt.Seen | None, held: Held) -> Judged:
         yield key, any(isinstance(k, RouteKey) and not k.space and _by_others(v) for k, v in held.items())
     elif seen is None:
         yield key, True
+    elif (tunnel := vxlan.key_by(index)) is not None:
+        as_left = vxlan.key_of(seen) == tunnel and held.get(tunnel) == vxlan.device_of(index, seen, tunnel)[1]
+        yield key, held.get(tunnel) is not UNKNOWN and not (as_left and links.is_up(seen))
     else:
         link = held.get(LinkKey(links.name_of(seen)))
         if link is not UNKNOWN:
@@ -126,5 +140,7 @@ def _setting(body: bytes, held: Held) -> Judged:
     index, off = told.get(_CONF_INDEX, 0), told.get(_CONF_FORWARDING) == 0
     if index == _ALL and body[0] in _FORWARDING:
         yield _FORWARDING[body[0]], off
-    elif index >= FIRST_INDEX and UpKey("", index) in held and (off or told.get(_CONF_RP_FILTER, 1) != 1):
-        yield UpKey("", index), True
+    elif index >= FIRST_INDEX and UpKey("", index) in held:
+        born = (links if vxlan.key_by(index) is None else vxlan).WANTED_SETTINGS["rp_filter"]
+        if off or told.get(_CONF_RP_FILTER, born) != born:
+            yield UpKey("", index), True

@@ -9,10 +9,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from podwire.controller.difference import Change
-from podwire.dataplane.linux import links, neighbours, routes
+from podwire.dataplane.linux import links, neighbours, routes, vxlan
 from podwire.dataplane.messages import Message
 from podwire.model.network import (
+    TUNNEL_INDEX,
     AddressKey,
+    ForwardKey,
     Link,
     LinkKey,
     NeighbourKey,
@@ -21,16 +23,22 @@ from podwire.model.network import (
     RouteKey,
     RuleKey,
     SysctlKey,
+    TunnelKey,
     UpKey,
 )
 
-ORDER = (SysctlKey, LinkKey, UpKey, AddressKey, NeighbourKey, RouteKey, RuleKey)
+ORDER = (SysctlKey, LinkKey, TunnelKey, UpKey, AddressKey, ForwardKey, NeighbourKey, RouteKey, RuleKey)
 
 
 def rank(key: Any) -> tuple[int, int]:
     """Create in this order, delete in the reverse: a default route needs the route to its gateway, and no packet may
     ask for a neighbour before it is told."""
     return ORDER.index(type(key)), -key.destination.length if isinstance(key, RouteKey) else 0
+
+
+def outlasts(key: Any) -> bool:
+    """Whether it goes only after the rest has come: a tunnel carries packets until no route leads there any more."""
+    return isinstance(key, TunnelKey | ForwardKey) or getattr(key, "index", 0) in TUNNEL_INDEX.values()
 
 
 def place(wanted: Any, actual: Any) -> Any:
@@ -73,4 +81,8 @@ def render(key: Any, change: Change, descriptor: int) -> list[Message]:
             return routes.rule(key, change)
         case NeighbourKey():
             return neighbours.neighbour(key, change)
+        case ForwardKey():
+            return neighbours.forward(key, change)
+        case TunnelKey():
+            return vxlan.device(key, change)
     raise TypeError(key)

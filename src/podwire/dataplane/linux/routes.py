@@ -22,6 +22,7 @@ from podwire.dataplane.linux.rtnetlink import (
     NEWRULE,
     NO_DAD,
     NOWHERE,
+    ONLINK,
     PROTOCOL,
     TO_TABLE,
     UNICAST,
@@ -106,7 +107,9 @@ def _route(key: RouteKey, value: Route) -> bytes:
     family = family_of(destination.first)
     scope = UNIVERSE if value.via is not None or family.size == 16 else LINK_SCOPE
     number, table = _table(key)
-    head = pack("=BBBBBBBBI", family.number, destination.length, 0, 0, number, PROTOCOL, scope, UNICAST, 0)
+    head = pack(
+        "=BBBBBBBBI", family.number, destination.length, 0, 0, number, PROTOCOL, scope, UNICAST, ONLINK * value.onlink
+    )
     return (
         head
         + table
@@ -161,6 +164,7 @@ def route_of(space: str, body: bytes) -> tuple[RouteKey, Route] | None:
             Address(via) if via else None,
             Address(source) if source else None,
             " ".join((*([_KINDS.get(kind, f"type {kind}")] if kind != UNICAST else ()), *_oddities(seen))),
+            bool(unpack_from("=I", body, 8)[0] & ONLINK),
         ),
     )
 

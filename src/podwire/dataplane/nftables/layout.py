@@ -30,7 +30,8 @@ and add again in one go is looked up twice: see LOOKS.
     stray      a segment that it can't place goes untranslated, to somebody who knows no such
                connection and would reset the one that lives: from and to pods, Services and the node it is dropped
     post       a pod that reaches itself through a Service must see another source; so must whoever is outside of the
-               cluster and knows no way to a pod: all but `unmasqueraded` and this node's pods
+               cluster and knows no way to a pod: all but `unmasqueraded` and this node's pods; and so must a pod that
+               the node reaches by VXLAN, where the node itself is the client, by another address than that of its block
     remote     so must a backend elsewhere whose client is elsewhere too: its answer has to come back by this node
 
 No rule asks `departed`: it is the agent's own note (departed.py).
@@ -241,6 +242,8 @@ def _rules(ip: str) -> dict[str, list[str]]:
         *rules["in"],
         f"{ip} saddr . {ip} daddr @pods masquerade",
         f"{ip} saddr . {ip} saddr @pods {ip} daddr != @unmasqueraded {ip} daddr . {ip} daddr != @pods masquerade",
+        # The node's own sockets have the InternalIP as their source, to which no answer comes back by VXLAN.
+        f'oifname "podwire-vxlan*" {ip} saddr != @cluster fib saddr type local masquerade',
         f"ct status dnat ct original {ip} daddr @service_ranges goto remote",
         *(f"ct status dnat meta l4proto {protocol} {original} @external goto remote" for protocol in PROTOCOLS),
     ]

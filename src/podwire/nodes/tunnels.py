@@ -1,0 +1,67 @@
+"""What it takes to reach another node's pods by VXLAN. Pure.
+
+Invariants: one device for each family of outer addresses that is used; it learns nothing and floods nothing. A node's
+device has the same MAC address on each of them, which follows from the node's name, so that nobody has to tell it. The
+next hop is a name for that MAC address: for IPv4 the block's first address, which nobody has, for IPv6 a link-local
+one, since the kernel refuses a gateway that some other route leads to. The device has the node's own addresses of its
+blocks, so that they are what the kernel puts in a client's place on the way into it.
+"""
+
+from hashlib import sha1
+from typing import Any
+
+from podwire.model.addresses import IPV4, Address, Family, Prefix, family_of
+from podwire.model.network import (
+    TUNNEL_INDEX,
+    AddressKey,
+    ForwardKey,
+    NeighbourKey,
+    Route,
+    RouteKey,
+    Tunnel,
+    TunnelKey,
+    UpKey,
+)
+from podwire.model.objects import NodeKey
+from podwire.model.snapshot import Snapshot
+from podwire.nodes.own import own_address_of, own_addresses
+
+
+def wiring(now: Snapshot, key: NodeKey, block: Prefix, address: Address) -> dict[Any, Any]:
+    """For one block of another node, whose outer address that is."""
+    outer = family_of(address)
+    index, mac = TUNNEL_INDEX[outer], mac_of(key.name)
+    hop = next_hop(block, mac)
+    source = own_address_of(now, block.family)
+    return {
+        TunnelKey(outer): device(now, outer),
+        UpKey("", index): True,
+        **{AddressKey("", index, own): True for own in own_addresses(now)},
+        ForwardKey(index, mac): address,
+        NeighbourKey("", index, hop): mac,
+        RouteKey("", block): Route(index, via=hop, source=source, onlink=block.family == IPV4),
+    }
+
+
+def device(now: Snapshot, outer: Family) -> Tunnel:
+    local = now.local
+    return Tunnel(
+        index=TUNNEL_INDEX[outer],
+        vni=local.vxlan_vni,
+        port=local.vxlan_port,
+        mac=mac_of(local.name),
+        mtu=now.tunnel_mtu(outer),
+        local=now.source(outer),
+    )
+
+
+def mac_of(node: str) -> bytes:
+    """Of a node's VXLAN devices: locally administered, unicast."""
+    return b"\x02" + sha1(node.encode(), usedforsecurity=False).digest()[:5]
+
+
+def next_hop(block: Prefix, mac: bytes) -> Address:
+    """For IPv6 as RFC 4291 makes it of the MAC address (appendix A)."""
+    if block.family == IPV4:
+        return block.first
+    return Address(b"\xfe\x80" + bytes(6) + bytes((mac[0] ^ 2,)) + mac[1:3] + b"\xff\xfe" + mac[3:])

@@ -1,0 +1,322 @@
+"""How other nodes are reached: the same for the same nodes and networks, in whatever order they came to be known."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from podwire.controller import events as e
+from podwire.controller.snapshot import fold
+from podwire.controller.transaction import Transaction
+from podwire.dataplane.linux import render
+from podwire.explain.packets import explain_packet, parse_destination
+from podwire.findings import findings
+from podwire.model.addresses import IPV4, IPV6, parse_address, parse_prefix
+from podwire.model.network import (
+    TUNNEL_INDEX,
+    AddressKey,
+    ForwardKey,
+    NeighbourKey,
+    Route,
+    RouteKey,
+    Tunnel,
+    TunnelKey,
+    UpKey,
+)
+from podwire.model.objects import AttachmentKey, Node, NodeKey, PodKey
+from podwire.model.snapshot import EVERYTHING, Local, Snapshot, Transport
+from podwire.nodes import routes
+from podwire.nodes.tunnels import mac_of, next_hop
+from tests.unit import world
+
+ONE, TWO = NodeKey("one"), NodeKey("two")
+LINK = frozenset(map(parse_prefix, ("192.0.2.0/24", "fd99::/64")))
+HERE = parse_address("192.0.2.1"), parse_address("fd99::1")
+LOCAL = Local("one", 1500, addresses=frozenset(HERE), networks=LINK, network_mtu=1500)
+BLOCKS = parse_prefix("10.1.1.0/24"), parse_prefix("fd01::/64")
+
+
+def node(*words: str) -> Node:
+    """Blocks, with a slash, and addresses."""
+    blocks = tuple(parse_prefix(word) for word in words if "/" in word)
+    return Node(blocks, tuple(parse_address(word) for word in words if "/" not in word))
+
+
+def told(local: Local, nodes: Iterable[tuple[NodeKey, Node | None]], here: Node | None = None) -> Snapshot:
+    here = here or Node(BLOCKS, HERE)
+    return fold(Snapshot(local, whole=True), e.KubeStateChange(((ONE, here), *nodes)))[0]
+
+
+def linux(now: Snapshot) -> dict[Any, Any]:
+    return routes.desired(now, EVERYTHING)["linux"]
+
+
+# --- which way ---------------------------------------------------------------------------------
+
+
+NEAR4, NEAR6, FAR4, FAR6 = "192.0.2.2", "fd99::2", "198.51.100.2", "fd98::2"
+NO_LINK = "is on no link of this node, and transport is direct"
+
+
+@pytest.mark.parametrize(
+    ("transport", "other", "ipv4", "ipv6"),
+    [
+        pytest.param("auto", [NEAR4, NEAR6], NEAR4, NEAR6, id="on the link"),
+        pytest.param("auto", [FAR4, FAR6], f"vxlan {FAR4}", f"vxlan {FAR4}", id="on another"),
+        pytest.param("auto", [NEAR4, FAR6], NEAR4, f"vxlan {NEAR4}", id="on the link by one family"),
+        pytest.param("auto", [FAR4, NEAR6], f"vxlan {FAR4}", NEAR6, id="by the other"),
+        pytest.param("auto", [NEAR4], NEAR4, f"vxlan {NEAR4}", id="of one family"),
+        pytest.param("auto", [NEAR6], f"vxlan {NEAR6}", NEAR6, id="of the other"),
+        pytest.param("auto", [FAR6], f"vxlan {FAR6}", f"vxlan {FAR6}", id="of the other, on another link"),
+        pytest.param("auto", [FAR4, NEAR4], f"vxlan {FAR4}", f"vxlan {FAR4}", id="the first address counts"),
+        pytest.param("vxlan", [NEAR4, NEAR6], f"vxlan {NEAR4}", f"vxlan {NEAR4}", id="always"),
+        pytest.param("direct", [NEAR4, NEAR6], NEAR4, NEAR6, id="never"),
+        pytest.param(
+            "direct",
+            [FAR4],
+            f"the node's address {FAR4} {NO_LINK}",
+            "the node has no IPv6 address to route to",
+            id="never, on another link",
+        ),
+        pytest.param("auto", [], *(f"the node has no {it} address to route to" for it in ("IPv4", "IPv6")), id="none"),
+        pytest.param("auto", ["10.1.2.9"], *["the node's own address 10.1.2.9 lies in it"] * 2, id="in its own block"),
+        pytest.param(
+            "auto",
+            ["10.1.3.9"],
+            *["the node's address 10.1.3.9 lies in the pod CIDR 10.1.3.0/24 of node/three"] * 2,
+            id="in another's block",
+        ),
+    ],
+)
+def test_the_way_to_a_node(transport: str, other: list[str], ipv4: str, ipv6: str) -> None:
+    local = replace(LOCAL, transport=Transport(transport))
+    others = ((TWO, node("10.1.2.0/24", "fd02::/64", *other)), (NodeKey("three"), node("10.1.3.0/24")))
+    now = told(local, others)
+    found = {block.family: way for key, block, way in routes.ways(now) if key == TWO}
+
+    def in_words(way: routes.Way | str) -> str:
+        if isinstance(way, str):
+            return way
+        gateway = next(word for word in other if parse_address(word) == way.address)
+        return f"vxlan {gateway}" if way.vxlan else gateway
+
+    assert {family: in_words(way) for family, way in found.items()} == {IPV4: ipv4, IPV6: ipv6}
+
+
+@pytest.mark.parametrize(
+    ("local", "here", "why"),
+    [
+        pytest.param(
+            replace(LOCAL, addresses=frozenset(HERE[1:])),
+            HERE,
+            "this node's own address 192.0.2.1 is on none of its interfaces",
+            id="its own address is away",
+        ),
+        pytest.param(
+            LOCAL, HERE[1:], "the node and this one have no addresses of one family", id="of no common family"
+        ),
+        pytest.param(
+            replace(LOCAL, mtu=0, network_mtu=0),
+            HERE,
+            "the MTU of this node is not known: no default route, and no mtu set",
+            id="no MTU",
+        ),
+    ],
+)
+def test_without_what_vxlan_needs_there_is_no_way_and_that_is_told(local: Local, here: Any, why: str) -> None:
+    now = told(local, ((TWO, node("10.1.2.0/24", FAR4)),), Node(BLOCKS, tuple(here)))
+    assert linux(now) == {}
+    assert findings(now) == (f"node/two: there is no route to its pod CIDR 10.1.2.0/24: {why}",)
+
+
+def test_ipv6_needs_room_that_vxlan_may_not_leave() -> None:
+    now = told(replace(LOCAL, network_mtu=1320), ((TWO, node("10.1.2.0/24", "fd02::/64", FAR4)),))
+    assert [key.destination for key in linux(now) if isinstance(key, RouteKey)] == [parse_prefix("10.1.2.0/24")]
+    (said,) = findings(now)
+    assert said.endswith("fd02::/64: VXLAN leaves an MTU of 1270, and IPv6 needs 1280")
+
+
+def test_all_that_vxlan_takes_for_one_node() -> None:
+    now, index = told(LOCAL, ((TWO, node("10.1.2.0/24", "fd02::/64", FAR4)),)), TUNNEL_INDEX[IPV4]
+    mac, hop = mac_of("two"), next_hop(parse_prefix("fd02::/64"), mac_of("two"))
+    four, six = parse_address("10.1.1.1"), parse_address("fd01::1")
+    assert hop[:8] + hop[11:13] == parse_address("fe80::")[:8] + b"\xff\xfe"
+    assert linux(now) == {
+        TunnelKey(IPV4): Tunnel(index, 28791, 4789, mac_of("one"), 1450, HERE[0]),
+        UpKey("", index): True,
+        AddressKey("", index, four): True,
+        AddressKey("", index, six): True,
+        ForwardKey(index, mac): parse_address(FAR4),
+        NeighbourKey("", index, parse_address("10.1.2.0")): mac,
+        NeighbourKey("", index, hop): mac,
+        RouteKey("", parse_prefix("10.1.2.0/24")): Route(index, parse_address("10.1.2.0"), four, onlink=True),
+        RouteKey("", parse_prefix("fd02::/64")): Route(index, hop, six),
+    }
+
+
+def test_of_two_blocks_with_one_beginning_the_first_node_s_is_reached() -> None:
+    """The next hop is called by a block's first address."""
+    others = ((TWO, node("10.2.0.0/24", FAR4)), (NodeKey("three"), node("10.2.0.0/16", "198.51.100.3")))
+    assert findings(told(LOCAL, others)) == (
+        "node/two: there is no route to its pod CIDR 10.2.0.0/24: one of node three's begins with the same address",
+    )
+
+
+# --- room --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("local", "others", "mtu"),
+    [
+        pytest.param({}, [], 1500, id="alone"),
+        pytest.param({}, [NEAR4], 1500, id="on the link"),
+        pytest.param({}, [FAR4], 1450, id="by VXLAN over IPv4"),
+        pytest.param({}, [FAR6], 1430, id="over IPv6"),
+        pytest.param({"transport": Transport.VXLAN}, [], 1450, id="by VXLAN, once there is another"),
+        pytest.param({"transport": Transport.DIRECT}, [FAR4], 1500, id="never by VXLAN"),
+        pytest.param({"fixed_mtu": True, "mtu": 1400}, [FAR4], 1400, id="as somebody says"),
+        pytest.param({"fixed_mtu": True, "mtu": 1500}, [FAR4], 1500, id="even if that is too much"),
+        pytest.param({"mtu": 0, "network_mtu": 0}, [], 0, id="not known"),
+        pytest.param({"last_mtu": 1450}, [], 1500, id="others have gone"),
+    ],
+)
+def test_the_mtu_of_pods(local: dict[str, Any], others: list[str], mtu: int) -> None:
+    blocks = ("10.1.2.0/24",)
+    now = told(replace(LOCAL, **local), ((TWO, node(*blocks, it)) for it in others))
+    assert now.pod_mtu == mtu
+
+
+def test_until_all_nodes_are_known_pods_keep_the_mtu_that_they_had() -> None:
+    now = Snapshot(replace(LOCAL, last_mtu=1450))
+    now, _ = fold(now, e.KubeStateChange(((ONE, Node(BLOCKS, HERE)),)))
+    assert now.pod_mtu == 1450
+    known = {ONE: Node(BLOCKS, HERE)}
+    now, _ = fold(now, e.Resync(e.ResyncReason.STARTUP, known))
+    assert now.pod_mtu == 1500
+
+
+def test_pods_are_wired_anew_when_another_node_takes_room_of_theirs() -> None:
+    key = AttachmentKey("s", "eth0")
+    now = told(LOCAL, ())
+    now, _ = fold(now, e.AddPod(key, PodKey("default", "a"), "/run/netns/a"))
+    now, touched = fold(now, e.KubeStateChange(((TWO, node("10.1.2.0/24", NEAR4)),)))
+    assert touched is not None
+    assert touched.attachments == frozenset()
+    now, touched = fold(now, e.KubeStateChange(((TWO, node("10.1.2.0/24", FAR4)),)))
+    assert touched is not None
+    assert touched.attachments == {key}
+    now, touched = fold(now, e.NodeAddressesChanged(frozenset(HERE), frozenset((parse_prefix("0.0.0.0/0"),))))
+    assert touched is not None
+    assert touched.attachments == {key}
+    assert now.pod_mtu == 1500
+
+
+# --- in whatever order -------------------------------------------------------------------------
+
+
+addresses = st.sampled_from((NEAR4, NEAR6, FAR4, FAR6, "192.0.2.3", "198.51.100.3", "10.1.2.9", "192.0.2.1", "fd99::1"))
+blocks = st.sampled_from(("10.1.2.0/24", "10.1.3.0/24", "10.1.0.0/16", "10.1.1.0/24", "fd02::/64", "fd03::/64"))
+nodes = st.builds(
+    lambda those, prefixes: node(*prefixes, *those),
+    st.lists(addresses, max_size=3, unique=True),
+    st.lists(blocks, max_size=3, unique=True),
+)
+names = st.sampled_from(("two", "three", "four")).map(NodeKey)
+clusters = st.dictionaries(names, nodes)
+networks = st.frozensets(st.sampled_from(("192.0.2.0/24", "fd99::/64", "198.51.100.0/24")).map(parse_prefix))
+locals_ = st.builds(
+    lambda transport, mtu: replace(LOCAL, transport=transport, fixed_mtu=mtu), st.sampled_from(Transport), st.booleans()
+)
+own_addresses = st.frozensets(st.sampled_from(HERE))
+home_events = st.builds(e.NodeAddressesChanged, own_addresses, networks)
+node_events = st.builds(lambda key, it: e.KubeStateChange(((key, it),)), names, st.none() | nodes)
+
+
+@given(locals_, clusters, home_events, st.randoms(use_true_random=False))
+def test_the_order_in_which_nodes_come_changes_nothing(
+    local: Local, cluster: dict[NodeKey, Node], home: e.NodeAddressesChanged, chance: Any
+) -> None:
+    found = []
+    for _ in range(2):
+        events: list[e.Event] = [e.KubeStateChange(((key, it),)) for key, it in cluster.items()]
+        events += [home, e.KubeStateChange(((ONE, Node(BLOCKS, HERE)),))]
+        chance.shuffle(events)
+        now = Snapshot(local, whole=True)
+        for event in events:
+            now, _ = fold(now, event)
+        found.append((linux(now), now.pod_mtu, now.underlays, findings(now)))
+    assert found[0] == found[1]
+
+
+histories = st.lists(node_events | home_events, max_size=6)
+
+
+@given(locals_, locals_, histories, histories)
+def test_from_any_state_of_any_transport_the_network_becomes_what_it_should_be(
+    first: Local, second: Local, before: list[e.Event], after: list[e.Event]
+) -> None:
+    """Updates, then a restart with another configuration, then updates: as if it had always been so."""
+    here = e.KubeStateChange(((ONE, Node(BLOCKS, HERE)),))
+    add = e.AddPod(AttachmentKey("s", "eth0"), PodKey("default", "a"), "/run/netns/a")
+    drivers = world.memories()
+
+    async def run(transaction: Transaction, now: Snapshot, events: Iterable[e.Event]) -> Snapshot:
+        for event in events:
+            now, result = await transaction.run(now, event)
+            assert result.error is None
+        return now
+
+    async def at_work() -> tuple[Snapshot, Snapshot]:
+        transaction = world.transaction(drivers)
+        now = await run(transaction, Snapshot(first, whole=True), (here, add, *before))
+        started = replace(now, local=second, programmed=Snapshot(second).programmed)
+        listed = e.Resync(e.ResyncReason.STARTUP, {**now.nodes})
+        now = await run(transaction, started, (e.NodeAddressesChanged(frozenset(HERE), LINK), listed, *after))
+        fresh = world.memories()
+        unheld = replace(now, programmed=Snapshot(second).programmed)
+        anew = await run(world.transaction(fresh), unheld, (e.Resync(e.ResyncReason.STARTUP, {**now.nodes}),))
+        assert world.contents(fresh)["linux"] == world.contents(drivers)["linux"]
+        return now, anew
+
+    now, anew = asyncio.run(at_work())
+    assert linux(now) == linux(anew)
+
+
+@given(clusters, clusters, st.sampled_from(Transport), st.sampled_from(Transport))
+def test_what_a_tunnel_needs_comes_before_the_routes_and_goes_after_them(
+    before: dict[NodeKey, Node], after: dict[NodeKey, Node], first: Transport, second: Transport
+) -> None:
+    """A route that is led over to another way always has one that carries packets."""
+    wanted = [
+        linux(told(replace(LOCAL, transport=transport), cluster.items()))
+        for transport, cluster in ((first, before), (second, after))
+    ]
+    comes = sorted(wanted[1], key=render.rank)
+    last_tunnel = max((n for n, key in enumerate(comes) if render.outlasts(key)), default=-1)
+    first_route = min((n for n, key in enumerate(comes) if isinstance(key, RouteKey)), default=len(comes))
+    assert last_tunnel < first_route
+    assert not any(render.outlasts(key) for key in wanted[0] if isinstance(key, RouteKey))
+    used = {value.index for value in wanted[1].values() if isinstance(value, Route)} & set(TUNNEL_INDEX.values())
+    assert {TUNNEL_INDEX[key.family] for key in wanted[1] if isinstance(key, TunnelKey)} == used
+
+
+# --- in words ----------------------------------------------------------------------------------
+
+
+def test_explain_says_that_a_packet_goes_by_vxlan_and_by_which_address() -> None:
+    now = told(LOCAL, ((TWO, node("10.1.2.0/24", "fd02::/64", FAR4)),))
+    for to, client in (("10.1.2.9:80", "10.1.1.1"), ("[fd02::9]:80", "fd01::1")):
+        why = explain_packet(now, None, parse_destination(to))
+        assert why.way == f"a pod of node two, by VXLAN to node two ({FAR4})"
+        assert why.client == client
+
+
+@pytest.mark.parametrize("name", ["one", "two", "a" * 253])
+def test_a_node_s_mac_address_is_a_host_s_own(name: str) -> None:
+    mac = mac_of(name)
+    assert (len(mac), mac[0]) == (6, 2)
+    assert all(mac_of(other) != mac for other in ("three", "four"))
