@@ -31,9 +31,9 @@ def directory() -> Iterator[Path]:
 
 
 @contextmanager
-def lab(root: Path, name: str, manifests: Path, nodes: int) -> Iterator[Lab]:
+def lab(root: Path, name: str, manifests: Path, nodes: int, links: int = 1, transport: str = "auto") -> Iterator[Lab]:
     try:
-        yield lifecycle.up(root, name, manifests, nodes, print)
+        yield lifecycle.up(root, name, manifests, nodes, print, links, transport)
     finally:
         lifecycle.down(root, name)
 

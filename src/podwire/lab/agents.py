@@ -17,7 +17,7 @@ import msgspec
 from podwire.cni.install import install, native_plugin
 from podwire.lab.layout import Lab, NodePaths
 from podwire.lab.process import ProgramError, last_words, record
-from podwire.lab.topology import MTU, SERVICE_RANGES, station_space
+from podwire.lab.topology import SERVICE_RANGES, station_space
 
 PATIENCE = 60.0
 """Seconds for an agent to get ready."""
@@ -34,7 +34,7 @@ def prepare(lab: Lab, node: str) -> NodePaths:
         "state_dir": str(paths.state),
         "manifests": str(lab.cluster),
         "service_cidrs": ranges,
-        "mtu": MTU,
+        "transport": lab.transport,
     }
     lines = [f"{name} = {msgspec.json.encode(value).decode()}" for name, value in settings.items()]
     paths.config.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -51,7 +51,15 @@ _LAB = Which()
 
 
 @app.command
-def up(directory: Path, /, *, nodes: int = 1, which: Which = _LAB) -> int:
+def up(
+    directory: Path,
+    /,
+    *,
+    nodes: int = 1,
+    links: int = 1,
+    transport: Literal["direct", "vxlan", "auto"] = "auto",
+    which: Which = _LAB,
+) -> int:
     """Start a cluster from a directory of manifests, and follow their changes until `down`.
 
     Parameters
@@ -60,10 +68,14 @@ def up(directory: Path, /, *, nodes: int = 1, which: Which = _LAB) -> int:
         Kubernetes manifests, as for `kubectl apply`.
     nodes
         How many nodes: 1 to 200.
+    links
+        On how many links they are, with a router between these that knows nobody's pods: 1 to 9.
+    transport
+        How packets come to other nodes' pods: direct, vxlan, or auto: by VXLAN to nodes on another link.
     """
     from podwire.lab import lifecycle
 
-    lab = lifecycle.up(which.run_dir, which.name, directory, nodes, partial(print, flush=True))
+    lab = lifecycle.up(which.run_dir, which.name, directory, nodes, partial(print, flush=True), links, transport)
     seen = _view(lab)
     print(f"{called(lab.name)} is up: `podwire lab status`, `podwire lab exec POD -- COMMAND`, `podwire lab down`")
     return 1 if seen.problems or any(pod.problem for pod in seen.pods) else 0

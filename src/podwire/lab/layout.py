@@ -78,12 +78,15 @@ class NodePaths(Struct, frozen=True):
 
 
 class Lab(Struct, frozen=True):
-    """`manifests`: the user's directory; `nodes`: how many."""
+    """`manifests`: the user's directory; `nodes`: how many, on how many `links`; `transport`: as in an agent's
+    configuration."""
 
     name: str
     home: Path
     manifests: Path
     nodes: int
+    links: int = 1
+    transport: str = "auto"
 
     @property
     def processes(self) -> Path:
@@ -110,7 +113,7 @@ class Lab(Struct, frozen=True):
 
     @property
     def stations(self) -> tuple[Station, ...]:
-        return stations(self.nodes)
+        return stations(self.nodes, self.links)
 
     @property
     def resolver(self) -> Path:

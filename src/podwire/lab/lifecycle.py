@@ -22,7 +22,7 @@ from podwire.lab.daemon import Progress
 from podwire.lab.expand import ManifestsError, expand
 from podwire.lab.layout import Lab, LabError
 from podwire.lab.system import SYSTEM
-from podwire.lab.topology import MOST_NODES
+from podwire.lab.topology import MOST_LINKS, MOST_NODES
 from podwire.lab.userfiles import read_directory
 
 
@@ -40,13 +40,23 @@ def check_name(name: str) -> None:
         raise LabError(f"{name!r}: expected a lab's name of at most 15 lower-case letters and digits, a letter first")
 
 
-def up(root: Path, name: str, manifests: Path, nodes: int, say: Callable[[str], None]) -> Lab:
+def up(
+    root: Path,
+    name: str,
+    manifests: Path,
+    nodes: int,
+    say: Callable[[str], None],
+    links: int = 1,
+    transport: str = "auto",
+) -> Lab:
     """Answers once packets flow. Raises LabError; then nothing is left of it."""
     check_root()
     check_name(name)
     if not 1 <= nodes <= MOST_NODES:
         raise LabError(f"expected from 1 to {MOST_NODES} nodes, not {nodes}")
-    lab = Lab(name, root / name, manifests.resolve(), nodes)
+    if not 1 <= links <= min(nodes, MOST_LINKS):
+        raise LabError(f"expected from 1 to {min(nodes, MOST_LINKS)} links for so many nodes, not {links}")
+    lab = Lab(name, root / name, manifests.resolve(), nodes, links, transport)
     try:
         expand(read_directory(lab.manifests), nodes, system=SYSTEM)
     except ManifestsError as error:

@@ -29,7 +29,7 @@ class Machines:
 
     async def set_up(self) -> None:
         """Raises ProgramError or OSError."""
-        await spaces.make_fabric(self.lab.name)
+        await spaces.make_fabric(self.lab.name, self.lab.links)
         for station in self.nodes.values():
             await spaces.plug_in(self.lab.name, station)
             agents.prepare(self.lab, station.name)
@@ -109,7 +109,8 @@ class Machines:
     async def route(self, external: Collection[Address]) -> None:
         """Tells the clients the ways to pods and external IPs. Raises ProgramError."""
         nodes = self.nodes.values()
-        entry = next((node for node in nodes if node.name not in self.off), self.nodes[next(iter(self.nodes))])
+        near = [node for node in nodes if not node.link]
+        entry = next((node for node in near if node.name not in self.off), near[0])
         ways = topology.ways_to_pods(nodes) | topology.ways_to_external(entry, external)
         for client in self.clients.values():
             await spaces.route(self.lab.name, client, self._routes.get(client.name, {}), ways)

@@ -4,13 +4,13 @@ Invariants: the right answer follows from the manifests alone: who answers, and 
 is seen as it is wherever the answer comes back by the node that balances; else that node stands in for it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from podwire.lab.names import DOMAIN
 from podwire.lab.questions import ITSELF, Lookup, Question, Source, name_of, own_of, parse_port
 from podwire.lab.system import DNS_SERVICE
 from podwire.lab.topology import path_of
-from podwire.lab.views import LabView, PodView, ServiceView
+from podwire.lab.views import LabView, NodeView, PodView, ServiceView
 from podwire.model.objects import Protocol
 
 
@@ -139,7 +139,7 @@ def _to_node_ports(lab: LabView, service: ServiceView) -> Iterator[Question]:
 
 def _to_external_ips(lab: LabView, service: ServiceView) -> Iterator[Question]:
     """Whoever is outside comes by the first node that is on."""
-    entry = next(it.name for it in lab.nodes if it.on)
+    entry = next(it.name for it in lab.nodes if it.on and not it.link)
     for host in service.external_ips:
         for number, _, protocol in map(parse_port, service.ports):
             for source in (*_insiders(lab, service)[:1], *_nodes(lab)[:1], *_outside(lab)):
@@ -160,15 +160,36 @@ def _to_nobody(lab: LabView, service: ServiceView) -> Iterator[Question]:
 
 def _clients(lab: LabView, service: ServiceView, source: Source, entry: str, host: str) -> dict[str, str]:
     """Whom each backend sees. `entry`: the node that balances."""
-    node = next(it for it in lab.nodes if it.name == entry)
-    on_fabric = next(it for it in node.addresses if (":" in it) == (":" in host))
-    among_pods = next(own_of(it) for it in node.pod_cidrs if (":" in it) == (":" in host))
-    found = {}
-    for pod in _backends(lab, service):
-        found[name_of(pod)] = ITSELF if entry in (source.node, pod.node) else on_fabric
-        if name_of(pod) == source.pod and entry == source.node:
-            found[name_of(pod)] = among_pods  # or its answer would never leave it
-    return found
+    nodes = {it.name: it for it in lab.nodes}
+    return {name_of(pod): _seen(lab, source, nodes[entry], pod, nodes, ":" in host) for pod in _backends(lab, service)}
+
+
+def _seen(
+    lab: LabView, source: Source, entry: NodeView, pod: PodView, nodes: Mapping[str, NodeView], ipv6: bool
+) -> str:
+    among_pods = next(own_of(it) for it in entry.pod_cidrs if (":" in it) == ipv6)
+    if name_of(pod) == source.pod and entry.name == source.node:
+        return among_pods  # or its answer would never leave it
+    far, hosted = _far(lab, entry, nodes[pod.node]), any(pod.space == it.space for it in lab.nodes)
+    if entry.name not in (source.node, pod.node):  # its answer has to come back by the entry
+        return among_pods if far and not hosted else _on_fabric(entry, ipv6)
+    home = nodes.get(source.node)
+    if far and entry is home:
+        if hosted:  # who knows no way to a pod
+            return _on_fabric(entry, ipv6) if source.pod else ITSELF
+        return ITSELF if source.pod else among_pods  # by VXLAN its answer comes back to that address only
+    if home is not None and source.pod and _far(lab, home, entry):  # which knows no way to a pod
+        return _on_fabric(home, ipv6)
+    return ITSELF
+
+
+def _far(lab: LabView, one: NodeView, other: NodeView) -> bool:
+    """Whether pods of the one reach those of the other by VXLAN."""
+    return one is not other and (lab.transport == "vxlan" or one.link != other.link)
+
+
+def _on_fabric(node: NodeView, ipv6: bool) -> str:
+    return next(it for it in node.addresses if (":" in it) == ipv6)
 
 
 # --- the lab -----------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ def report(
         notes=plan.notes,
         error=error,
         problems=tuple(unsettled),
+        transport=lab.transport,
     )
 
 
@@ -65,6 +66,7 @@ def _node(lab: Lab, name: str, machines: Machines, pods: Mapping[PodKey, LivePod
         space=station_space(lab.name, name),
         pods=sum(live.pod.node == name for live in pods.values()),
         admin_socket=str(lab.node(name).admin_socket),
+        link=station.link,
     )
 
 

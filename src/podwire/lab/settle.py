@@ -18,7 +18,9 @@ from podwire.controller.events import KubeStateChange
 from podwire.controller.snapshot import fold
 from podwire.lab.forms import Fields
 from podwire.lab.process import run
-from podwire.lab.topology import MTU, SERVICE_RANGES, Station, ways_to_pods
+from podwire.lab.topology import MTU, SERVICE_RANGES, Station
+from podwire.model.addresses import show_address
+from podwire.model.network import TUNNELS
 from podwire.model.snapshot import Local, Snapshot
 from podwire.sources.kubernetes import translate
 
@@ -97,13 +99,16 @@ async def _unlike(path: Path, wanted: tuple[views.ServiceView, ...]) -> str:
 
 
 async def _unrouted(space: str, others: Collection[Station]) -> str:
-    held: dict[str, str] = {}
+    held: dict[str, tuple[str, str]] = {}
     for family in ("-4", "-6"):
         _, out, _ = await run("ip", "-json", family, "-n", space, "route", "show")
-        held |= {it["dst"]: it.get("gateway", "") for it in msgspec.json.decode(out or "[]")}
-    missing = [
-        f"{block} via {gateway}" for block, gateway in ways_to_pods(others).items() if held.get(block) != gateway
-    ]
+        held |= {it["dst"]: (it.get("gateway", ""), it.get("dev", "")) for it in msgspec.json.decode(out or "[]")}
+    missing = []
+    for node in others:
+        for block, gateway in zip(map(str, node.pod_blocks), map(show_address, node.addresses), strict=True):
+            via, device = held.get(block, ("", ""))
+            if via != gateway and device not in TUNNELS.values():
+                missing.append(f"{block} via {gateway}")
     return f"no route to {', '.join(missing)}" if missing else ""
 
 

@@ -13,12 +13,18 @@ from pathlib import Path
 from podwire.dataplane.linux import sysctl
 from podwire.dataplane.netlink import inside
 from podwire.lab.process import Process, identify, ip_batch
-from podwire.lab.topology import ROUTER, RUN, Station, fabric_space, path_of, station_space
+from podwire.lab.topology import RUN, Station, fabric_space, path_of, router, station_space
 from podwire.model.addresses import IPV6, show_address
 from podwire.preflight import lock_of
 
 INTERFACE = "eth0"
-_BRIDGE = "fabric"
+_ROUTING = {
+    "net/ipv4/ip_forward": "1",
+    "net/ipv6/conf/all/forwarding": "1",
+    "net/ipv4/conf/all/rp_filter": "0",  # pods' answers to clients on another link pass it, and it knows no way back
+    "net/ipv4/conf/default/rp_filter": "0",
+}
+"""Of a fabric with several links."""
 
 
 def spaces_of(lab: str) -> list[str]:
@@ -41,20 +47,28 @@ async def remove(spaces: Collection[str]) -> None:
     await ip_batch([f"netns del {space}" for space in spaces])
 
 
-async def make_fabric(lab: str) -> None:
-    """A bridge in a namespace of its own. Raises ProgramError."""
+async def make_fabric(lab: str, links: int) -> None:
+    """A bridge for each link in a namespace of its own, which routes between them. Raises ProgramError or OSError."""
     space = fabric_space(lab)
     await make([space])
-    await ip_batch(
-        [
-            "link set lo up",
-            # Without snooping: a new wire would wait for the next query before it hears neighbour discovery.
-            f"link add {_BRIDGE} type bridge forward_delay 0 mcast_snooping 0",
-            *_addresses(ROUTER, _BRIDGE),
-            f"link set {_BRIDGE} up",
-        ],
-        space,
-    )
+    with path_of(space).open("rb") as there, inside(there.fileno()):
+        for path, value in _ROUTING.items() if links > 1 else ():
+            sysctl.write(path, value)
+    await ip_batch(["link set lo up"], space)
+    for link in range(links):
+        await ip_batch(
+            [
+                # Without snooping: a new wire would wait for the next query before it hears neighbour discovery.
+                f"link add {_bridge(link)} type bridge forward_delay 0 mcast_snooping 0",
+                *_addresses(router(link), _bridge(link)),
+                f"link set {_bridge(link)} up",
+            ],
+            space,
+        )
+
+
+def _bridge(link: int) -> str:
+    return f"fabric{link}" if link else "fabric"
 
 
 async def plug_in(lab: str, station: Station) -> None:
@@ -64,7 +78,7 @@ async def plug_in(lab: str, station: Station) -> None:
     await ip_batch(
         [
             f"link add {station.name} type veth peer name {INTERFACE} netns {space}",
-            f"link set {station.name} master {_BRIDGE} up",
+            f"link set {station.name} master {_bridge(station.link)} up",
         ],
         fabric_space(lab),
     )
@@ -73,7 +87,7 @@ async def plug_in(lab: str, station: Station) -> None:
             "link set lo up",
             *_addresses(station, INTERFACE),
             f"link set {INTERFACE} up",
-            *(f"route add default via {show_address(gateway)}" for gateway in ROUTER.addresses),
+            *(f"route add default via {show_address(gateway)}" for gateway in router(station.link).addresses),
         ],
         space,
     )

@@ -23,7 +23,12 @@ from podwire.model.addresses import (
 from podwire.model.objects import PodKey
 
 SERVICE_RANGES: dict[Family, Prefix] = {IPV4: parse_prefix("10.96.0.0/16"), IPV6: parse_prefix("fd00:96::/112")}
-FABRIC: dict[Family, Prefix] = {IPV4: parse_prefix("192.168.99.0/24"), IPV6: parse_prefix("fd00:99::/64")}
+MOST_LINKS = 9
+FABRIC: tuple[dict[Family, Prefix], ...] = tuple(
+    {IPV4: parse_prefix(f"192.168.{number}.0/24"), IPV6: parse_prefix(f"fd00:{number}::/64")}
+    for number in range(99, 99 - MOST_LINKS, -1)
+)
+"""The networks of its links; clients are on the first."""
 _POD_RANGES = {IPV4: parse_prefix("10.244.0.0/16"), IPV6: parse_prefix("fd00:244::/48")}
 _POD_BLOCK = {IPV4: 24, IPV6: 64}
 
@@ -40,19 +45,20 @@ _LONGEST = 200  # of the 255 bytes that a file name has
 
 class Station(NamedTuple):
     """A node or client on the fabric. `addresses` and `pod_blocks`: IPv4 first; a client has no blocks. `host`: where
-    on the fabric it is, once it has moved from its own number's place."""
+    on its link it is, once it has moved from its own number's place."""
 
     name: str
     number: int
     host: int = 0
+    link: int = 0
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        return tuple(FABRIC[family].nth(self.host or self.number) for family in FAMILIES)
+        return tuple(FABRIC[self.link][family].nth(self.host or self.number) for family in FAMILIES)
 
     @property
     def networks(self) -> tuple[tuple[Prefix, Address], ...]:
-        return tuple(zip(FABRIC.values(), self.addresses, strict=True))
+        return tuple(zip(FABRIC[self.link].values(), self.addresses, strict=True))
 
     @property
     def pod_blocks(self) -> tuple[Prefix, ...]:
@@ -64,12 +70,14 @@ class Station(NamedTuple):
         )
 
 
-ROUTER = Station("router", _ROUTER)
-"""The fabric's own address: the nodes' default gateway, behind which there is nothing."""
+def router(link: int) -> Station:
+    """The fabric's own address on a link: the default gateway there. It knows the links, and nobody's pods."""
+    return Station("router", _ROUTER, link=link)
 
 
-def stations(nodes: int) -> tuple[Station, ...]:
-    return tuple(Station(f"node{number}", number) for number in range(1, nodes + 1))
+def stations(nodes: int, links: int = 1) -> tuple[Station, ...]:
+    """Spread over the links, one after the other."""
+    return tuple(Station(f"node{number}", number, link=(number - 1) % links) for number in range(1, nodes + 1))
 
 
 def next_client(taken: frozenset[int]) -> int | None:
@@ -84,11 +92,15 @@ def next_host(nodes: Collection[Station]) -> int | None:
 
 
 def ways_to_pods(nodes: Iterable[Station]) -> dict[str, str]:
-    """Destination → gateway: each node's blocks by way of that node."""
+    """Destination → gateway, for a client: each node's blocks by way of that node, or, where it is on another link, by
+    way of a node on the client's own."""
+    nodes = list(nodes)
+    near = next((node for node in nodes if not node.link), None)
     return {
         str(block): show_address(gateway)
         for node in nodes
-        for block, gateway in zip(node.pod_blocks, node.addresses, strict=True)
+        if not node.link or near is not None
+        for block, gateway in zip(node.pod_blocks, (near if node.link and near else node).addresses, strict=True)
     }
 
 
@@ -97,7 +109,7 @@ def ways_to_external(entry: Station, addresses: Iterable[Address]) -> dict[str, 
     found = {}
     for address in addresses:
         family = family_of(address)
-        if address not in FABRIC[family]:
+        if address not in FABRIC[0][family]:
             found[show_address(address)] = show_address(entry.addresses[FAMILIES.index(family)])
     return found
 

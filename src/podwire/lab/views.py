@@ -7,7 +7,8 @@ from msgspec import Struct
 
 
 class NodeView(Struct, frozen=True):
-    """`agent`: how it is, in words; `pid` None where it doesn't run. `space`: the namespace's name."""
+    """`agent`: how it is, in words; `pid` None where it doesn't run. `space`: the namespace's name. `link`:
+    which one of the fabric's."""
 
     name: str
     on: bool
@@ -18,6 +19,7 @@ class NodeView(Struct, frozen=True):
     space: str
     pods: int
     admin_socket: str
+    link: int = 0
 
 
 class PodView(Struct, frozen=True):
@@ -75,3 +77,4 @@ class LabView(Struct, frozen=True):
     notes: tuple[str, ...]
     error: str
     problems: tuple[str, ...]
+    transport: str = "auto"
