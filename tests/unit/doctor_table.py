@@ -16,6 +16,7 @@ from podwire.doctor.facts import (
 from podwire.doctor.findings import State, Unseen
 from podwire.drift import DriftView
 from podwire.model.addresses import parse_address, parse_prefix
+from podwire.model.snapshot import Transport
 from tests.unit.doctor_facts import DAY, NOW, SERVER, address, chain, changed, route, status
 
 OK, NOTE, WARNING, WRONG = State.OK, State.NOTE, State.WARNING, State.WRONG
@@ -66,6 +67,8 @@ TABLE: list[tuple[str, str, State, str, str, dict[str, Any]]] = [
      {"kernel__trial__veth": "not supported"}),
     ("untried", "veth", NOTE, "not looked into", "", {"kernel__trial": Unseen("no root")}),
     ("refused", "vxlan", NOTE, "no VXLAN interface", "modprobe vxlan", {"kernel__trial__vxlan": "not supported"}),
+    ("refused, and wanted", "vxlan", WRONG, "no VXLAN interface", "modprobe vxlan",
+     {"kernel__trial__vxlan": "not supported", "setup__transport": Transport.VXLAN}),
     ("untried", "vxlan", NOTE, "not looked into", "", {"kernel__trial": Unseen("no root")}),
     ("not in the kernel", "ipv6", WRONG, "without IPv6, and the agent doesn't start", "ipv6.disable",
      {"settings__interfaces__all": InterfaceSettings("1", "0")}),
@@ -276,6 +279,12 @@ TABLE: list[tuple[str, str, State, str, str, dict[str, Any]]] = [
      {"network__links": (LinkFact("eth0", 9000),)}),
     ("by the node's address", "mtu", WARNING, "eth0 has an MTU of 1400, and pods have 1500", "",
      {"network__routes": (), "network__links": (LinkFact("eth0", 1400),)}),
+    ("room for VXLAN", "mtu", OK, "pods have 1450: the rest is for VXLAN", "",
+     {"agent__status__mtu": 1450, "network__links": (LinkFact("eth0", 1500), LinkFact("podwire-vxlan", 1450))}),
+    ("its numbers", "vxlan-port", WRONG, "interface flannel.1 has UDP port 4789 and VNI 28791", "ip link del flannel.1",
+     {"network__links": (LinkFact("flannel.1", 1450, (28791, 4789)),)}),
+    ("its port", "vxlan-port", NOTE, "interface vx0 has UDP port 4789 too", "",
+     {"network__links": (LinkFact("vx0", 1450, (256, 4789)),)}),
     ("no way out", "mtu", NOTE, "not known", "", {"network__routes": (), "network__addresses": ()}),
     # --- CNI -------------------------------------------------------------------------------------
     ("gone", "cni-plugin", WRONG, "there is no /opt/cni/bin/podwire", "podwire-cni install",

@@ -76,7 +76,7 @@ CHECKS = (
         "The kernel",
         "vxlan",
         "A VXLAN interface, made in an empty namespace.",
-        "tunnels between nodes will need it; nothing does today",
+        "pods of nodes on another link are reached by it",
         kernel.vxlan,
     ),
     Check(
@@ -247,6 +247,13 @@ CHECKS = (
         "The MTU of the interface to the other nodes against that of pods.",
         "larger packets than the way takes hang, while small ones pass",
         node.mtu,
+    ),
+    Check(
+        "The node's network",
+        "vxlan-port",
+        "VXLAN interfaces of others: their VNI and UDP port.",
+        "the kernel makes no second one with the same two, and pods of nodes on another link need one",
+        node.vxlan_port,
     ),
     # --- CNI -------------------------------------------------------------------------------------
     Check(

@@ -11,12 +11,14 @@ from msgspec import Struct
 from podwire.doctor.findings import Unseen
 from podwire.drift import DriftView
 from podwire.model.addresses import Address, Family, Prefix
+from podwire.model.snapshot import Transport
 from podwire.views import StatusView
 
 
 class Setup(Struct, frozen=True):
     """How the doctor was asked, and what the agent's configuration says. `config`: the file, "" for none; `error`: what
-    is wrong with it. `mtu` None: detected. `container`: the node's own files and processes are not to be seen."""
+    is wrong with it. `mtu` None: detected. `vxlan`: VNI and UDP port. `container`: the node's own files and processes
+    are not to be seen."""
 
     version: str
     now: float = 0.0
@@ -28,6 +30,8 @@ class Setup(Struct, frozen=True):
     state_dir: str = ""
     kubernetes: bool = False
     mtu: int | None = None
+    transport: Transport = Transport.AUTO
+    vxlan: tuple[int, int] = (28791, 4789)
     service_cidrs: tuple[Prefix, ...] = ()
     plugin: str = "/opt/cni/bin/podwire"
     conf_dir: str = "/etc/cni/net.d"
@@ -92,8 +96,11 @@ class Settings(Struct, frozen=True):
 
 
 class LinkFact(Struct, frozen=True):
+    """`vxlan`: of a VXLAN interface its VNI and UDP port."""
+
     name: str
     mtu: int
+    vxlan: tuple[int, int] | None = None
 
 
 class AddressFact(Struct, frozen=True):

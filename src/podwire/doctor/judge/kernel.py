@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from podwire.doctor.facts import NATIVE, Facts, Trial
 from podwire.doctor.findings import Judgement, Unseen, note, ok, unseen, warning, wrong
 from podwire.model.addresses import IPV4, IPV6
+from podwire.model.snapshot import Transport
 
 NEEDS = (
     ((5, 0), "marks on neighbours (NDA_PROTOCOL)"),
@@ -135,8 +136,10 @@ def vxlan(facts: Facts) -> Iterator[Judgement]:
     if isinstance(trial, Unseen):
         yield unseen(trial)
     elif trial.vxlan:
-        yield note(
-            f"no VXLAN interface can be made: {trial.vxlan}", "modprobe vxlan    # only where tunnels are wanted"
+        say = wrong if facts.setup.transport is Transport.VXLAN else note
+        yield say(
+            f"no VXLAN interface can be made: {trial.vxlan}",
+            'modprobe vxlan    # or transport = "direct", where all nodes share a link',
         )
     else:
         yield ok("a VXLAN interface can be made")

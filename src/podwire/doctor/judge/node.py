@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from podwire.doctor.facts import Agent, Cluster, Facts, LinkFact
 from podwire.doctor.findings import Judgement, Unseen, note, ok, unseen, warning, wrong
 from podwire.model.addresses import IPV6, Prefix, show_address
+from podwire.model.network import TUNNELS
 from podwire.pods.names import LINK_PREFIX
 
 LEAST_IPV6_MTU = 1280  # RFC 8200, section 5
@@ -39,10 +40,28 @@ def mtu(facts: Facts) -> Iterator[Judgement]:
             f"{seen}, and pods have {pods}: large packets to other nodes are dropped or cut",
             f"mtu = {link.mtu}    # in {facts.setup.config or 'the configuration'}; then restart the agent",
         )
+    elif pods and any(it.name in TUNNELS.values() and it.mtu >= pods for it in facts.network.links):
+        yield ok(f"{seen}; pods have {pods}: the rest is for VXLAN")
     elif pods and pods < link.mtu and facts.setup.mtu is None and isinstance(facts.agent, Agent):
         yield note(f"{seen}, and pods have {pods}, that of the agent's start", "restart the agent")
     else:
         yield ok(f"{seen}; pods have {pods or 'the same'}")
+
+
+def vxlan_port(facts: Facts) -> Iterator[Judgement]:
+    vni, port = facts.setup.vxlan
+    others = [it for it in facts.network.links if it.vxlan is not None and it.name not in TUNNELS.values()]
+    for link in others:
+        if link.vxlan == (vni, port):
+            yield wrong(
+                f"interface {link.name} has UDP port {port} and VNI {vni}, so Podwire's own can't be made",
+                f"ip link del {link.name}    # or another vxlan_vni in {facts.setup.config or 'the configuration'} "
+                "of all nodes",
+            )
+        elif link.vxlan is not None and link.vxlan[1] == port:
+            yield note(f"interface {link.name} has UDP port {port} too, with another VNI: both work")
+    if all(it.vxlan is None or it.vxlan[1] != port for it in others):
+        yield ok(f"no other VXLAN interface has UDP port {port}")
 
 
 def _out(facts: Facts) -> LinkFact | None:

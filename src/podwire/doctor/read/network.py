@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from struct import unpack_from
 
 from podwire.dataplane import netlink
-from podwire.dataplane.linux import links, routes
+from podwire.dataplane.linux import links, routes, vxlan
 from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.messages import attrs
 from podwire.doctor.facts import AddressFact, LinkFact, Network, RouteFact
@@ -20,7 +20,10 @@ def read() -> Network:
     try:
         seen = links.by_index(there.dump(rt.GETLINK, links.get_links()))
         names = {index: links.name_of(one) for index, one in seen.items()}
-        facts = [LinkFact(names[index], unpack_from("=I", one[rt.IFLA_MTU])[0]) for index, one in sorted(seen.items())]
+        facts = [
+            LinkFact(names[index], unpack_from("=I", one[rt.IFLA_MTU])[0], vxlan.numbers_of(one))
+            for index, one in sorted(seen.items())
+        ]
         addresses = [it for family in FAMILIES for it in _addresses(there, family, names)]
         ways = [it for family in FAMILIES for it in _routes(there, family, names)]
     finally:

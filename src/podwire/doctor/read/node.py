@@ -13,6 +13,7 @@ from podwire.doctor.facts import Agent, Cluster, Facts, NodeFact, Setup
 from podwire.doctor.findings import Unseen
 from podwire.doctor.read import agent, cluster, filters, kernel, network, others, plugin, settings
 from podwire.model.addresses import parse_prefix
+from podwire.model.snapshot import Transport
 from podwire.version import version
 
 IN_A_POD = "KUBERNETES_SERVICE_HOST"
@@ -37,6 +38,8 @@ def read(
         state_dir=str(place),
         kubernetes=right is not None and right.kubernetes is not None,
         mtu=right.mtu if right is not None else None,
+        transport=right.transport if right is not None else Transport.AUTO,
+        vxlan=(right.vxlan_vni, right.vxlan_port) if right is not None else (28791, 4789),
         service_cidrs=right.service_cidrs if right is not None else (),
         plugin=str(bin_dir / PLUGIN),
         conf_dir=str(conf_dir),
