@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from podwire.findings import findings
-from podwire.model.addresses import parse_address, parse_prefix
+from podwire.model.addresses import IPV6, parse_address, parse_prefix, show_address
 from podwire.model.network import TUNNEL_INDEX
-from podwire.model.objects import Node, NodeKey, Object, ObjectKey
+from podwire.model.objects import Node, NodeKey, Object, ObjectKey, Protocol
 from podwire.model.snapshot import Transport
-from podwire.nodes.tunnels import mac_of
+from podwire.nodes.tunnels import mac_of, next_hop
+from tests.kernel.outside import FAR as FAR_POD
 from tests.kernel.outside import NODES, connect
-from tests.kernel.rig import Rig, by_hand, sh
+from tests.kernel.rig import TARGET_PORT, Rig, ask, by_hand, service, sh
 
 
 def node(number: int, *addresses: str) -> dict[ObjectKey, Object]:
@@ -23,6 +24,8 @@ def node(number: int, *addresses: str) -> dict[ObjectKey, Object]:
 FAR = node(3, "198.51.100.3", "fd98::3")
 FAR_BY_IPV6 = node(4, "fd98::4")
 OBJECTS = NODES | FAR
+FAR_PODS = FAR_POD[4], FAR_POD[16]
+TWO = parse_prefix("10.1.2.0/24"), parse_prefix("fd02::/64")
 PATIENCE = 10
 """Seconds in which what others have done is to be undone, on a busy machine."""
 MAC, FARS_MAC = mac_of("one").hex(":"), mac_of("node3").hex(":")
@@ -69,10 +72,9 @@ async def test_a_node_on_another_link_is_reached_by_a_device_of_ours(rig: Rig) -
     assert seen["addresses"] == ["podwire-vxlan inet 10.1.1.1/32", "podwire-vxlan inet6 fd01::1/128"]
     hop = sh("ip", "-6", "route", "show", "fd03::/64").split()[2]
     assert hop.startswith("fe80::")
-    assert seen["neighbours"] == [
-        f"10.1.3.0 dev podwire-vxlan lladdr {FARS_MAC} PERMANENT proto 177 ",
-        f"{hop} dev podwire-vxlan lladdr {FARS_MAC} PERMANENT proto 177 ",
-    ] or {it.strip() for it in seen["neighbours"]} == {f"10.1.3.0 lladdr {FARS_MAC} PERMANENT proto 177"}
+    assert [it.strip() for it in seen["neighbours"]] == [
+        f"{to} dev podwire-vxlan lladdr {FARS_MAC} PERMANENT proto 177" for to in ("10.1.3.0", hop)
+    ]
     assert seen["routes"] == [
         "10.1.2.0/24 via 192.0.2.2 dev br0 proto 177 src 192.0.2.1",
         "10.1.3.0/24 via 10.1.3.0 dev podwire-vxlan proto 177 src 10.1.1.1 onlink",
@@ -151,10 +153,41 @@ async def test_a_node_of_one_family_only_is_reached_for_both(rig: Rig) -> None:
     await started(rig, NODES | FAR_BY_IPV6)
     seen, mac = state(), mac_of("node4").hex(":")
     (link,) = seen["links"]
-    assert link.startswith(f"{TUNNEL_INDEX[parse_prefix('::/0').family]}: podwire-vxlan6: ")
+    assert link.startswith(f"{TUNNEL_INDEX[IPV6]}: podwire-vxlan6: ")
     assert " mtu 1430 " in link
     assert seen["fdb"] == [f"{mac} dev podwire-vxlan6 dst fd98::4 self permanent"]
     assert "10.1.4.0/24 via 10.1.4.0 dev podwire-vxlan6 proto 177 src 10.1.1.1 onlink" in seen["routes"]
+
+
+@pytest.mark.parametrize("outer", ["192.0.2", "fd99:"], ids=["over IPv4", "over IPv6"])
+async def test_another_s_device_of_the_same_numbers_understands_ours(rig: Rig, outer: str) -> None:
+    """Made by hand at the other end, from what the documents say; packets of both families of pods go through."""
+    other, here = (f"{outer}.2", f"{outer}.1") if "." in outer else (f"{outer}:2", f"{outer}:1")
+    two = connect(rig).two.name
+    objects = NODES | {NodeKey("two"): Node(TWO, (parse_address(other),))}
+    objects |= service("web", 10, (FAR_PODS[0], FAR_PODS[1]))
+    assert (await rig.start(objects, mtu=None, transport=Transport.VXLAN)).error is None
+    assert (await rig.add("a")).error is None
+    hop = next_hop(parse_prefix("fd01::/64"), mac_of("one"))
+    ours, theirs = mac_of("one").hex(":"), mac_of("two").hex(":")
+    for line in (
+        f"link add vx address {theirs} mtu 1430 type vxlan id 28791 dstport 4789 nolearning local {other}",
+        "link set vx up",
+        "route add 10.1.1.0/24 via 10.1.1.0 dev vx onlink",
+        f"route add fd01::/64 via {show_address(hop)} dev vx",
+        f"neigh add 10.1.1.0 lladdr {ours} dev vx nud permanent",
+        f"neigh add {show_address(hop)} lladdr {ours} dev vx nud permanent",
+    ):
+        sh("ip", "-n", two, *line.split())
+    sh("bridge", "-n", two, "fdb", "add", ours, "dev", "vx", "dst", here, "self", "permanent")
+    for pod, own, client, cluster_ip in zip(
+        FAR_PODS, ("10.1.1.1", "fd01::1"), ("10.1.1.2", "fd01::2"), ("10.96.0.10", "fd00:96::a"), strict=True
+    ):
+        for protocol in (Protocol.TCP, Protocol.UDP):
+            assert ask(rig.pods["a"], pod, TARGET_PORT, protocol) == f"far {client}"
+            assert ask(rig.pods["a"], cluster_ip, 80) == f"far {client}"
+            assert ask(None, pod, TARGET_PORT, protocol) == f"far {own}"
+            assert ask(None, cluster_ip, 80) == f"far {own}"
 
 
 async def test_devices_come_and_go_with_the_nodes_that_need_them(rig: Rig) -> None:
