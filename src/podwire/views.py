@@ -5,6 +5,7 @@ and keys are text, in the form that other tools print. Everything is sorted. Wha
 is what the drivers last reported, never a guess: see `FrontendState` and `PodState`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
@@ -19,8 +20,9 @@ from podwire.findings import findings
 from podwire.ipam.blocks import capacity
 from podwire.model.addresses import Address, show_address
 from podwire.model.network import Frontend, Serving, Slots
-from podwire.model.objects import Attachment, AttachmentKey, PodKey, ServiceKey
+from podwire.model.objects import Attachment, AttachmentKey, NodeKey, PodKey, ServiceKey
 from podwire.model.snapshot import UNKNOWN, Snapshot
+from podwire.nodes.routes import ways
 from podwire.pods.lookup import get_interface_name, interfaces_of
 from podwire.pods.names import link_of
 from podwire.pods.wiring import leads, wiring
@@ -54,7 +56,8 @@ class BlockView(Struct, frozen=True):
 
 class StatusView(Struct, frozen=True):
     """`not_ready` says why `ready` is false. `mtu` 0: not known yet. `unknown` counts, by driver, the keys whose last
-    change failed; `writes`, by driver, the writes to kernel or disk since the start."""
+    change failed; `writes`, by driver, the writes to kernel or disk since the start; `others` the other nodes that have
+    pods, by the way to them."""
 
     node: str
     version: str
@@ -68,6 +71,7 @@ class StatusView(Struct, frozen=True):
     writes: dict[str, int]
     unknown: dict[str, int]
     source_errors: tuple[str, ...]
+    others: dict[str, int] = {}
 
 
 def status(now: Snapshot, facts: Facts) -> StatusView:
@@ -94,7 +98,19 @@ def status(now: Snapshot, facts: Facts) -> StatusView:
             driver: sum(value is UNKNOWN for value in held.values()) for driver, held in sorted(now.programmed.items())
         },
         source_errors=(*findings(now), *facts.source_errors),
+        others=_others(now),
     )
+
+
+def _others(now: Snapshot) -> dict[str, int]:
+    """Whoever is reached by several ways is counted once, in this order."""
+    kinds = ("by VXLAN", "direct", "not reached")
+    best: dict[NodeKey, int] = {}
+    for key, _, way in ways(now):
+        kind = 2 if isinstance(way, str) else 0 if way.vxlan else 1
+        best[key] = min(kind, best.get(key, kind))
+    counts = Counter(best.values())
+    return {kinds[kind]: counts[kind] for kind in (1, 0, 2) if counts[kind]}
 
 
 def _blocks(now: Snapshot) -> tuple[BlockView, ...]:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from podwire import views
 from podwire.controller import events as e
 from podwire.controller.snapshot import fold
 from podwire.controller.transaction import Transaction
@@ -313,6 +314,14 @@ def test_explain_says_that_a_packet_goes_by_vxlan_and_by_which_address() -> None
         why = explain_packet(now, None, parse_destination(to))
         assert why.way == f"a pod of node two, by VXLAN to node two ({FAR4})"
         assert why.client == client
+
+
+def test_status_counts_the_other_nodes_by_the_way_to_them() -> None:
+    others = {TWO: FAR4, NodeKey("three"): "192.0.2.3", NodeKey("four"): "10.1.4.9"}
+    now = told(LOCAL, ((key, node(f"10.1.{n}.0/24", it)) for n, (key, it) in enumerate(others.items(), 2)))
+    seen = views.status(now, views.Facts("0.1.0", None, 0.0, {}, ()))
+    assert seen.others == {"direct": 1, "by VXLAN": 1, "not reached": 1}
+    assert seen.mtu == 1450
 
 
 @pytest.mark.parametrize("name", ["one", "two", "a" * 253])

@@ -36,6 +36,8 @@ def status(seen: views.StatusView) -> RenderableType:
     if seen.service_cidrs:
         lines.add_row("Service ranges", ", ".join(seen.service_cidrs))
     lines.add_row("MTU", str(seen.mtu) if seen.mtu else "not known yet")
+    if seen.others:
+        lines.add_row("other nodes", ", ".join(f"{count} {way}" for way, count in seen.others.items()))
     lines.add_row("known", _counted(seen.counts))
     lines.add_row("writes", _counted(seen.writes) or "none")
     failed = {driver: count for driver, count in seen.unknown.items() if count}
