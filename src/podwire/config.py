@@ -113,6 +113,12 @@ class Config(Struct, frozen=True):
         return self.state_dir / "lock"
 
 
+def aside_of(path: Path) -> Path:
+    """Where a file of the state directory is written before it takes its name. One name, since the directory has one
+    agent: what a killed one has left there is overwritten by the next, and no heap grows."""
+    return path.with_name(f".{path.name}")
+
+
 # A node's name is a DNS subdomain (RFC 1123, as Kubernetes narrows it).
 _NODE_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z"
 _ABSOLUTE = r"^/[^\x00]*\Z"

@@ -56,3 +56,40 @@ async def test_all_of_ours_goes_and_nothing_else(rig: Rig, tmp_path: Path) -> No
     assert sorted(path.name for path in rig.directory.iterdir()) == ["agent.toml", "bin", "net.d"]
     run(with_pods=False)  # again: there is nothing to do
     assert seen() == before
+
+
+LEFT = [
+    "podwire.db", "podwire.db-wal", "podwire.db-shm", "podwire.db.damaged-1", "podwire.db.damaged-2-wal",
+    "cni.sock", "admin.sock", "ready", ".ready", ".ready.7", "counts", ".counts", ".counts.7", "lock",
+    "spool/00000000000000000001-7.del", "spool/00000000000000000001-7.del.bad", "spool/00000000000000000001-7.tmp",
+]  # fmt: skip
+"""All that an agent or a plugin may leave in the state directory, wherever it is killed."""
+
+
+def uninstalled(directory: Path, tmp_path: Path) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text(f'node_name = "one"\nstate_dir = "{directory}"\n')
+    uninstall(config=config, bin_dir=tmp_path / "bin", conf_dir=tmp_path / "net.d")
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize("left", LEFT)
+def test_whatever_was_left_the_state_directory_goes(tmp_path: Path, left: str) -> None:
+    path = tmp_path / "state" / left
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    uninstalled(tmp_path / "state", tmp_path)
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize("kept", ["notes", "spool/notes/a", "ready/a"])
+def test_what_somebody_else_has_put_there_stays(tmp_path: Path, kept: str, capsys: pytest.CaptureFixture[str]) -> None:
+    state = tmp_path / "state"
+    (state / kept).parent.mkdir(parents=True)
+    for name in ("podwire.db", kept):
+        (state / name).write_bytes(b"")
+    uninstalled(state, tmp_path)
+    assert [path for path in state.rglob("*") if path.is_file()] == [state / kept]
+    directory = (state / kept).parent
+    assert directory == state or f"{directory}: kept: a directory is not Podwire's" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from pathlib import Path
 from podwire.cli.client import REFUSED, Failed
 from podwire.cli.target import read
 from podwire.cni.install import take
-from podwire.config import Config
+from podwire.config import Config, aside_of
 from podwire.controller.difference import Scope, difference
 from podwire.dataplane.linux.driver import Linux
 from podwire.dataplane.nftables.driver import NFTables
@@ -86,7 +86,9 @@ def _files(config: Config, bin_dir: Path, conf_dir: Path) -> None:
     for line in take(bin_dir, conf_dir):
         print(line)
     for path in _state(config):
-        if path.exists() or path.is_symlink():
+        if path.is_dir() and not path.is_symlink():
+            print(f"{path}: kept: a directory is not Podwire's")
+        elif path.exists() or path.is_symlink():
             path.unlink()
             print(f"{path}: removed")
     if config.spool.is_dir() and not any(config.spool.iterdir()):
@@ -95,5 +97,9 @@ def _files(config: Config, bin_dir: Path, conf_dir: Path) -> None:
 
 def _state(config: Config) -> Iterator[Path]:
     yield from config.database.parent.glob(f"{config.database.name}*")
-    yield from (config.cni_socket, config.admin_socket, config.ready_mark, config.counts)
+    yield from (config.cni_socket, config.admin_socket)
+    for path in (config.ready_mark, config.counts):
+        yield path
+        yield aside_of(path)
+        yield from sorted(path.parent.glob(f".{path.name}.*"))  # by killed agents of older versions
     yield from sorted(config.spool.glob("*"))

@@ -7,6 +7,8 @@ it reads itself, byte by byte.
 import os
 from pathlib import Path
 
+from podwire.config import aside_of
+
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NAMESPACE = "/proc/thread-self/ns/net"
 
@@ -24,7 +26,7 @@ def leave(path: Path) -> None:
             return
     except FileNotFoundError:
         pass
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = aside_of(path)
     try:
         aside.write_bytes(wanted)
         aside.rename(path)

@@ -6,12 +6,12 @@ boot, another namespace or a table that was made anew ends it. Need not outlive 
 """
 
 import logging
-import os
 from collections.abc import Container, Mapping
 from pathlib import Path
 
 import msgspec
 
+from podwire.config import aside_of
 from podwire.model.network import Frontend
 from podwire.model.objects import ServiceKey
 from podwire.statistics.counted import COUNTS
@@ -65,7 +65,7 @@ class Kept:
         gone = tuple(it for it in sorted(totals.series) if it in unread)
         rows = tuple((frontend, *totals.series[frontend]) for frontend in sorted(totals.series))
         told = _File(counters, rows, tuple(sorted(totals.ended.items())), totals.whole, gone)
-        aside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        aside = aside_of(self._path)
         try:
             aside.write_bytes(msgspec.msgpack.encode(told))
             aside.rename(self._path)
