@@ -64,11 +64,11 @@ from podwire.version import version
 log = logging.getLogger(__name__)
 
 CAPABILITIES = (
-    Capability("node", own.desired),
-    Capability("routes", routes.desired),
-    Capability("outside", outside.desired),
-    Capability("services", frontends.desired),
-    Capability("pods", wiring.desired),
+    Capability("node", frozenset(("store", "linux", "nftables")), own.desired),
+    Capability("routes", frozenset(("linux",)), routes.desired),
+    Capability("outside", frozenset(("nftables",)), outside.desired),
+    Capability("services", frozenset(("nftables",)), frontends.desired),
+    Capability("pods", frozenset(("store", "linux", "nftables")), wiring.desired),
 )
 COLLECT_DELAY = 0.05
 """Seconds that a deleted link waits for others: the kernel takes as long for one as for a hundred."""

@@ -137,7 +137,7 @@ async def test_what_is_decided_for_the_room_that_there_is_always_fits(
     """One after the other and all together: the kernel refuses nothing, and holds the same in the end."""
     frontends_, slots_, remembering = ROOM.units
     tables(svc=frontends_, eps=slots_, refused=frontends_, drawn=remembering, remembered=remembering)
-    transaction = Transaction((Capability("services", desired),), (driver,))
+    transaction = Transaction((Capability("services", frozenset(("nftables",)), desired),), (driver,))
     now = Snapshot(Local("one", service_cidrs=(parse_prefix("10.96.0.0/16"),), capacity=ROOM), whole=True)
     for changes in way:
         now, result = await transaction.run(now, KubeStateChange(changes))

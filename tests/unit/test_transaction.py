@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from podwire import agent
 from podwire.controller import events as e
-from podwire.controller.difference import Outcome
-from podwire.controller.transaction import Result, Transaction
+from podwire.controller.difference import Desired, Outcome
+from podwire.controller.snapshot import fold
+from podwire.controller.transaction import Capability, Result, Transaction
 from podwire.model.addresses import parse_prefix
 from podwire.model.network import CursorKey, Frontend, LinkKey, RouteKey
 from podwire.model.objects import AttachmentKey, PodKey
-from podwire.model.snapshot import UNKNOWN, Snapshot
+from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 from tests.unit import world
 
 KEY = AttachmentKey("s1", "eth0")
@@ -181,6 +183,52 @@ async def test_a_resync_of_one_driver_leaves_the_others_alone() -> None:
     await transaction.run(world.start(), e.Resync(e.ResyncReason.HEALING, drivers=frozenset({"nftables"})))
     assert nftables.held
     assert not linux.held
+
+
+@pytest.mark.parametrize(
+    ("event", "drivers"),
+    [
+        (e.Resync(e.ResyncReason.COLLECTION, drivers=frozenset(("store", "linux"))), ("store", "linux")),
+        (e.Resync(e.ResyncReason.HEALING, drivers=frozenset(("linux",))), ("linux",)),
+        (e.Resync(e.ResyncReason.HEALING, drivers=frozenset(("store",))), ("store",)),
+        (e.Resync(e.ResyncReason.HEALING, drivers=frozenset(("nftables",))), ("nftables",)),
+        (e.Disturbed("linux"), ("linux",)),
+        (e.Disturbed("nftables", frozenset((LinkKey("x"),))), ("nftables",)),
+        (RESYNC, ("store", "linux", "nftables")),
+    ],
+    ids=str,
+)
+async def test_only_who_decides_for_the_drivers_in_question_is_asked(event: e.Event, drivers: tuple[str, ...]) -> None:
+    """A GC must not wait for a decision about ten thousand Services that nobody uses."""
+    asked: set[str] = set()
+
+    def counted(it: Capability) -> Capability:
+        def desired(now: Snapshot, touched: Touched | None) -> Desired:
+            asked.add(it.name)
+            return it.desired(now, touched)
+
+        return it._replace(desired=desired)
+
+    transaction = Transaction([counted(it) for it in world.CAPABILITIES], world.memories())
+    await transaction.run(world.start(), event)
+    assert asked == {it.name for it in world.CAPABILITIES if not it.drivers.isdisjoint(drivers)}
+    asked.clear()
+    Transaction(transaction.capabilities, [it for it in transaction.drivers if it.name in drivers]).drift(world.start())
+    assert asked == {it.name for it in world.CAPABILITIES if not it.drivers.isdisjoint(drivers)}
+
+
+@given(st.lists(world.kube_changes | world.pod_events, max_size=12))
+def test_capabilities_decide_for_the_drivers_that_they_name(way: list[e.Event]) -> None:
+    assert agent.CAPABILITIES == world.CAPABILITIES
+    now = world.start()
+    for event in way:
+        try:
+            now, touched = fold(now, event)
+        except e.Refused:
+            continue
+        for it in world.CAPABILITIES:
+            for scope in (touched, EVERYTHING):
+                assert it.desired(now, scope).keys() <= it.drivers
 
 
 async def test_deleting_goes_backwards() -> None:

@@ -41,11 +41,11 @@ from podwire.pods import wiring
 from podwire.services import backends, frontends
 
 CAPABILITIES = (
-    Capability("node", own.desired),
-    Capability("routes", routes.desired),
-    Capability("outside", outside.desired),
-    Capability("services", frontends.desired),
-    Capability("pods", wiring.desired),
+    Capability("node", frozenset(("store", "linux", "nftables")), own.desired),
+    Capability("routes", frozenset(("linux",)), routes.desired),
+    Capability("outside", frozenset(("nftables",)), outside.desired),
+    Capability("services", frozenset(("nftables",)), frontends.desired),
+    Capability("pods", frozenset(("store", "linux", "nftables")), wiring.desired),
 )
 NODE = NodeKey("one")
 EXTERNAL = tuple(map(parse_address, ("192.0.2.1", "192.168.0.1")))

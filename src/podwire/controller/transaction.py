@@ -41,6 +41,8 @@ _OWN = (AttachmentKey, UnfilledKey)
 that is gone must not wait for the API: its address may be given meanwhile, and a start would find it with two."""
 
 Found = TypeVar("Found")
+Parts = tuple[tuple[str, Desired], ...]
+"""What each capability wants."""
 
 
 async def _beside(apart: bool, work: Callable[[], Found]) -> Found:
@@ -49,9 +51,11 @@ async def _beside(apart: bool, work: Callable[[], Found]) -> Found:
 
 
 class Capability(NamedTuple):
-    """A pure decision: from a snapshot and what was touched (None: everything) to what the drivers should hold."""
+    """A pure decision: from a snapshot and what was touched (None: everything) to what the drivers should hold.
+    `drivers`: those that it ever decides for; where only others are asked, it need not be."""
 
     name: str
+    drivers: frozenset[str]
     desired: Callable[[Snapshot, Touched | None], Desired]
 
 
@@ -136,15 +140,14 @@ def merge(parts: Iterable[tuple[str, Desired]]) -> Desired:
     return merged
 
 
-Parts = tuple[tuple[str, Desired], ...]
-
-
 class Transaction:
     def __init__(self, capabilities: Sequence[Capability], drivers: Sequence[Driver]) -> None:
         self.capabilities, self.drivers = capabilities, drivers
 
-    def decide(self, now: Snapshot, touched: Touched | None) -> tuple[tuple[str, Desired], ...]:
-        return tuple((capability.name, capability.desired(now, touched)) for capability in self.capabilities)
+    def decide(self, now: Snapshot, touched: Touched | None, only: frozenset[str] | None = None) -> Parts:
+        """`only`: what is decided for other drivers is of no use (None: all are asked)."""
+        asked = (it for it in self.capabilities if only is None or it.drivers & only)
+        return tuple((capability.name, capability.desired(now, touched)) for capability in asked)
 
     async def run(self, old: Snapshot, event: Event) -> tuple[Snapshot, Result]:
         """Raises Refused, with nothing changed, where the fold can't grant the event."""
@@ -155,8 +158,9 @@ class Transaction:
         apart = isinstance(event, Resync) and event.reason is not ResyncReason.STARTUP
 
         def deciding() -> tuple[Parts, Parts, Desired, dict[str, Scope]]:
-            after = self.decide(new, touched)
-            before = self.decide(old, touched) if touched is not EVERYTHING else ()
+            only = _only(event)
+            after = self.decide(new, touched, only)
+            before = self.decide(old, touched, only) if touched is not EVERYTHING else ()
             wanted = merge(after)
             return after, before, wanted, self._scopes(event, (wanted, merge(before)), touched, new.whole)
 
@@ -205,7 +209,7 @@ class Transaction:
     def drift(self, now: Snapshot, touched: Touched | None = EVERYTHING) -> dict[str, Difference]:
         """What a resync would do, by driver, but for what has no room; touches nothing. `touched`: only what these
         objects want, and only that is read. Raises OSError where a driver can't read."""
-        wanted = merge(self.decide(now, touched))
+        wanted = merge(self.decide(now, touched, frozenset(driver.name for driver in self.drivers)))
         found: dict[str, Difference] = {}
         for driver in self.drivers:
             mine = wanted.get(driver.name, {})
@@ -222,14 +226,11 @@ class Transaction:
         return found
 
     def _scopes(self, event: Event, parts: Iterable[Desired], touched: Touched | None, whole: bool) -> dict[str, Scope]:
-        only = event.drivers if isinstance(event, Resync) else None
+        only = _only(event)
         seen: frozenset[Any] = frozenset()
-        if isinstance(event, Disturbed):
-            only = frozenset((event.driver,))
-            if (
-                whole and touched is not EVERYTHING
-            ):  # sweep only once in sync: what nobody wants may be wanted by an object that isn't known yet
-                seen = event.keys or seen
+        # Sweep only once in sync: what nobody wants may be wanted by an object that isn't known yet.
+        if isinstance(event, Disturbed) and whole and touched is not EVERYTHING:
+            seen = event.keys or seen
         found: dict[str, Scope] = {}
         for driver in self.drivers:
             if only is None or driver.name in only:
@@ -258,6 +259,16 @@ class Transaction:
                 if stop and step.errors():
                     break
         return now, steps
+
+
+def _only(event: Event) -> frozenset[str] | None:
+    """The drivers that it asks; None: all."""
+    match event:
+        case Resync(drivers=drivers):
+            return drivers
+        case Disturbed(driver):
+            return frozenset((driver,))
+    return None
 
 
 def _failed(steps: Iterable[Step]) -> str | None:
