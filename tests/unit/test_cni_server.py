@@ -15,6 +15,7 @@ from grpc import aio
 from immutables import Map
 from msgspec.structs import replace
 
+from podwire.cni import shim
 from podwire.cni.cni_pb2 import CniReply, CniRequest
 from podwire.controller.difference import Change, Difference, Outcome
 from podwire.controller.events import AddPod, CollectPods, DeletePod, Event, PodWired, Refused, Resync
@@ -26,6 +27,8 @@ from podwire.model.objects import AttachmentKey, Node, NodeKey, PodKey
 from podwire.model.snapshot import Local, Snapshot, Touched
 from podwire.pods.names import interface_name, pod_mac
 from podwire.sources import cni_server
+from podwire.sources.cni_spool import spooled
+from tests.unit import shims
 
 NODE = Node(pod_cidrs=(parse_prefix("10.1.0.0/30"), parse_prefix("fd00:1::/64")))
 READY = Snapshot(Local("one", mtu=1450), nodes=Map({NodeKey("one"): NODE}))
@@ -627,6 +630,24 @@ async def test_what_is_no_del_is_moved_aside(stopped: Served, caplog: pytest.Log
     assert sorted(path.name for path in stopped.spool.iterdir()) == ["1.del.bad", "3.del.bad"]
     assert (stopped.spool / "1.del.bad").read_bytes() == content
     assert "1.del.bad" in caplog.text
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["answered", "spooled"])
+@pytest.mark.parametrize("kind", shims.KINDS)
+async def test_the_largest_call_that_a_plugin_makes_is_taken(stopped: Served, kind: str, away: bool) -> None:
+    plugin = shims.place(stopped.spool.parent, kind)
+    plugin.configure("del_seconds=60")
+    environment = {f"CNI_{number}": "x" * 100_000 for number in range(12)}
+    text = json.dumps(CONFIG).encode()
+    server = None if away else await stopped.start()
+    answer = await plugin.run("DEL", text.ljust(shim.LARGEST), environment=environment)
+    assert answer == (0, b"", b"")
+    if server is None:
+        assert len(spooled(stopped.spool)) == 1
+        server = await stopped.start()
+    await server.stop(None)
+    assert [type(event) for event in stopped.controller.events] == [DeletePod]
+    assert list(stopped.spool.iterdir()) == []
 
 
 def _unix_socket(path: Path) -> None:

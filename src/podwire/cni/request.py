@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
+from podwire.cni import shim
 from podwire.cni.errors import VERSIONS, CniError, ErrorCode
 from podwire.cni.result import DNS
 from podwire.model.objects import AttachmentKey, PodKey
@@ -27,6 +28,10 @@ _REQUIRED = {
 }
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 """Of a container ID and of a network (CNI spec, sections 1 and 2)."""
+
+LARGEST = shim.LARGEST + (8 << 20)
+"""Bytes of the largest call that the plugin makes or spools: its standard input, and its environment, of which the
+kernel takes 6 MiB (execve(2)). An agent that took less would lose a DEL that the runtime has been told is done."""
 
 INTERFACE_BYTES = 15
 """IFNAMSIZ (linux/if.h) is 16, the last a zero."""

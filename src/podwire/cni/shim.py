@@ -25,7 +25,7 @@ MISLEADING = ((b"not found", b"missing"), (b"no such file or directory", b"missi
 SECONDS = {b"DEL": 3.0, b"STATUS": 2.0, b"VERSION": 1.0}
 SECONDS_OF_OTHERS, LONGEST = 50.0, 86_400.0
 LARGEST = 16 << 20
-"""Bytes of standard input, of an answer and of the file of settings. An agent takes 4 MiB (sources/cni_spool.py)."""
+"""Bytes of standard input, of an answer and of the file of settings. An agent takes as much (cni/request.py)."""
 BOOT_ID, NAMESPACE = "/proc/sys/kernel/random/boot_id", "/proc/self/ns/net"
 
 # HTTP/2 (RFC 9113): types of frames, flags, and what a client says first.

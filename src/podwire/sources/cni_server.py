@@ -23,7 +23,7 @@ from grpc import (  # type: ignore[import-untyped]
 
 from podwire.cni.cni_pb2 import CniReply, CniRequest
 from podwire.cni.errors import CniError, ErrorCode, encode_error
-from podwire.cni.request import Request, asked_version, parse_request
+from podwire.cni.request import LARGEST, Request, asked_version, parse_request
 from podwire.cni.result import (
     DNS,
     NO_DNS,
@@ -89,7 +89,7 @@ async def serve(socket: Path, spool: Path, controller: Controller) -> aio.Server
     async def call(body: bytes, _context: object) -> bytes:
         return (await answer(cni, body)).SerializeToString()
 
-    server = aio.server()
+    server = aio.server(options=[("grpc.max_receive_message_length", LARGEST)])
     handlers = {"Call": unary_unary_rpc_method_handler(call)}
     server.add_generic_rpc_handlers((method_handlers_generic_handler("podwire.v1.Cni", handlers),))
     before = os.umask(0o177)

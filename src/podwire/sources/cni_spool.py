@@ -16,11 +16,9 @@ from google.protobuf.message import DecodeError
 
 from podwire.cni.cni_pb2 import CniRequest
 from podwire.cni.errors import CniError
-from podwire.cni.request import Request, parse_request
+from podwire.cni.request import LARGEST, Request, parse_request
 from podwire.model.objects import AttachmentKey
 
-LARGEST = 4 << 20
-"""Bytes of a DEL: what gRPC carries at most."""
 WRITING = 60.0
 """Seconds after its last write for which somebody may still be at work on a file."""
 log = logging.getLogger(__name__)
