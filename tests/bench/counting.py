@@ -22,7 +22,7 @@ from podwire.dataplane import netlink
 from tests.kernel.rig import TARGET_PORT, MakeSpace, Rig, Space, entered, in_space, service, sh, spaces
 
 TURNS = 5_000
-JUMPS = {"known": "traffic", "guardout": "traffic", "in": "served", "post": "served"}
+LEADING = {"guard": "goto arrived", "guardout": "goto traffic", "in": "jump served", "post": "jump served"}
 
 
 async def node(make: MakeSpace, directory: Path, *, counts: bool) -> tuple[Rig, Space]:
@@ -32,10 +32,10 @@ async def node(make: MakeSpace, directory: Path, *, counts: bool) -> tuple[Rig, 
         assert (await rig.start(service("web", 10, ("10.1.1.3",)))).error is None
         for pod in "ab":
             assert (await rig.add(pod)).error is None
-        for chain, target in {} if counts else JUMPS.items():
-            lines = sh("nft", "-a", "list", "chain", "ip", "podwire", chain).splitlines()
-            handle = next(line.rpartition(" ")[2] for line in lines if f"jump {target} " in line)
-            sh("nft", "delete", "rule", "ip", "podwire", chain, "handle", handle)
+        for chain, leads in {} if counts else LEADING.items():
+            for line in sh("nft", "-a", "list", "chain", "ip", "podwire", chain).splitlines():
+                if f"{leads} #" in line:
+                    sh("nft", "delete", "rule", "ip", "podwire", chain, "handle", line.rpartition(" ")[2])
     return rig, space
 
 

@@ -162,9 +162,20 @@ def test_without_rules_only_what_decides_is_shown() -> None:
             id="a rule of ours that is gone",
         ),
         pytest.param(
-            [event("podwire", "post", "accept", 63)],
+            [event("podwire", "own", "accept", 63)],
             "masqueraded: a pod that reaches itself, the answer has to come back by this node",
             id="hairpin",
+        ),
+        pytest.param(
+            [event("podwire", "own", "accept", 64)],
+            "masqueraded: outside of the cluster nobody knows the way to a pod, "
+            "the answer has to come back by this node",
+            id="out of the cluster",
+        ),
+        pytest.param(
+            [event("podwire", "own", "accept", 65)],
+            "the client's address is kept: the answer comes by this node anyway",
+            id="a pod of this node",
         ),
         pytest.param(
             [event("podwire", "remote", "accept", 72)],

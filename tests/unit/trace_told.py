@@ -132,11 +132,19 @@ table ip podwire {
 	}
 }
 """,
+    ("ip", "podwire", "own"): """\
+table ip podwire {
+	chain own { # handle 20
+		ip saddr . ip daddr @pods masquerade # handle 63
+		ip daddr != @unmasqueraded ip daddr . ip daddr != @pods masquerade # handle 64
+		accept # handle 65
+	}
+}
+""",
     ("ip", "podwire", "post"): """\
 table ip podwire {
 	chain post { # handle 21
 		type nat hook postrouting priority srcnat; policy accept;
-		ip saddr . ip daddr @pods masquerade # handle 63
 		ct status dnat ct original ip daddr @service_ranges goto remote # handle 64
 	}
 }

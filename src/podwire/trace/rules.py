@@ -32,6 +32,12 @@ _STOPS = (
 """By the set that the rule asks."""
 
 
+_WHY = {"remote": "client and backend are both elsewhere", "post": "the node itself reaches that pod by VXLAN"}
+"""Why it is masqueraded, by the chain."""
+_OWN = {False: "a pod that reaches itself", True: "outside of the cluster nobody knows the way to a pod"}
+"""Why what a pod sends is masqueraded, by whether the rule asks who is outside."""
+
+
 def stop(step: Step, rule: str) -> tuple[Stop | None, str]:
     """Of a rule that stops packets; None where its text is not known."""
     if step.event.chain in ("guard", "guardout"):
@@ -60,8 +66,8 @@ def meaning(step: Step, rule: str, service: str, where: str) -> str:
         return f"backend {drawn}" if _DRAW.match(event.chain) else f"the client is remembered: its backend is {drawn}"
     if event.chain.startswith("learn") and (seconds := seconds_of(event.chain)):
         return f"the client is remembered with this backend for {seconds} s"
-    if event.chain in ("post", "remote"):
-        return _source(step, rule)
+    if event.chain in ("own", "post", "remote"):
+        return _source(step, rule, service)
     return ""
 
 
@@ -90,11 +96,10 @@ def _backend(step: Step) -> str:
     return str(step.after).partition(" → ")[2] if step.after is not None else "not seen"
 
 
-def _source(step: Step, rule: str) -> str:
+def _source(step: Step, rule: str, service: str) -> str:
     if "masquerade" in rule or (step.event.chain == "remote" and step.event.verdict == "accept"):
-        hairpin = step.event.chain == "post"
-        why = "a pod that reaches itself" if hairpin else "client and backend are both elsewhere"
+        why = _WHY.get(step.event.chain) or _OWN["@unmasqueraded" in rule]
         return f"masqueraded: {why}, the answer has to come back by this node"
-    if step.event.chain == "remote" and step.event.verdict == "return":
+    if step.event.verdict == "return" or (service and step.event.verdict == "accept"):
         return "the client's address is kept: the answer comes by this node anyway"
     return ""

@@ -21,17 +21,19 @@ and add again in one go is looked up twice: see LOOKS.
     pre, out   first packets that were not translated end in `refuse`: what goes to a refused frontend or to an address
                that is only a Service's is refused at once, and in pre what comes from elsewhere to an external IP;
                what goes to a dropped one vanishes
-    in         counts a connection with its first packet (`served`), and remembers who connects, by the chain learn60
-               that `remembered` names; so does post
-    known      counts each further packet of a Service's connection (`traffic`), by frontend and direction; the
-               elements come with the first (`traffic_add`, `served_add`), if it is a Service's (`traffic_new`, …)
+    in         counts a connection with its first packet (`served`), and remembers who connects (`remember`), by the
+               chain learn60 that `remembered` names; so does post
+    arrived,   count each further packet of a Service's connection, by frontend and direction, TCP's first; the elements
+    traffic    come with the first (`traffic_add`, `served_add`), if it is a Service's (`traffic_new`, `served_new`)
     unplaced   what connection tracking can't place is not translated, and not refused either: what goes to a Service's
                address is dropped, since it would circle
-    stray      a segment that it can't place goes untranslated, to somebody who knows no such
-               connection and would reset the one that lives: from and to pods, Services and the node it is dropped
-    post       a pod that reaches itself through a Service must see another source; so must whoever is outside of the
-               cluster and knows no way to a pod: all but `unmasqueraded` and this node's pods; and so must a pod that
-               the node reaches by VXLAN, where the node itself is the client, by another address than that of its block
+    stray      a segment that it can't place would go on to one who knows no such connection, and resets the one that
+               lives: from and to pods, Services and the node it is dropped
+    own        what the node's own pods send: one that reaches itself through a Service must see another source; so
+               must whoever is outside of the cluster and knows no way to a pod: all but `unmasqueraded` and this
+               node's pods
+    post       so must a pod that the node reaches by VXLAN, where the node itself is the client, by another address
+               than that of its block
     remote     so must a backend elsewhere whose client is elsewhere too: its answer has to come back by this node
 
 No rule asks `departed`: it is the agent's own note (departed.py).
@@ -159,53 +161,67 @@ def _counting(ip: str, original: str) -> dict[str, list[str]]:
     """What is counted is looked up; only what is not there yet asks whether it is a Service's at all, since others
     rewrite destinations too. The first packet of a connection is counted by `connections` alone."""
     packet = f"{original} . ct direction"
-    made = [f"meta l4proto {p} {original} @connections" for p in PROTOCOLS]
-    new = [f"meta l4proto {p} {original} != @connections jump served_new" for p in PROTOCOLS]
+    made = [f"meta l4proto {p} {original} @connections goto remember" for p in PROTOCOLS]
+    # Of what a client sends the packet's own destination is still what it asked for, and quicker to get.
+    sent = f"ct direction original meta l4proto tcp {ip} daddr . meta l4proto . th dport . ct direction @traffic accept"
+    counted = [f"meta l4proto {p} {packet} @traffic accept" for p in PROTOCOLS]
 
     def guarded(chain: str) -> list[str]:
         external = [f"meta l4proto {p} {original} @external goto {chain}" for p in PROTOCOLS]
         return [f"ct original {ip} daddr @service_ranges goto {chain}", *external]
 
     return {
-        "traffic": [*(f"meta l4proto {p} {packet} @traffic accept" for p in PROTOCOLS), "goto traffic_new"],
+        "arrived": [sent, counted[0], *_datagrams(ip), "goto traffic"],
+        "traffic": [*counted, "goto traffic_new"],
         "traffic_new": guarded("traffic_add"),
         "traffic_add": [f"meta l4proto {p} add @traffic {{ {packet} }}" for p in PROTOCOLS],
-        "served": [*made, *new, *(f"meta l4proto {p} {original} vmap @remembered" for p in PROTOCOLS)],
+        "served": [*made, "jump served_new", "goto remember"],
+        "remember": [f"meta l4proto {p} {original} vmap @remembered" for p in PROTOCOLS],
         "served_new": guarded("served_add"),
         "served_add": [f"meta l4proto {p} add @connections {{ {original} }}" for p in PROTOCOLS],
     }
 
 
+def _spoofed(ip: str) -> str:
+    """From a pod's link comes only what its own routes lead back there; of IPv6 also what never leaves the link."""
+    own = "ip6 saddr != fe80::/10 ip6 saddr != :: " if ip == "ip6" else ""
+    return f'iifname "pw*" {own}fib saddr . iif oif missing drop'
+
+
+def _datagrams(ip: str) -> list[str]:
+    """In connections that are known IPv4 leaves that to the kernel's own check, the link's rp_filter; which a datagram
+    to a connected socket of the node passes by, since the socket knows its route (net.ipv4.udp_early_demux)."""
+    return [f"meta l4proto udp {_spoofed(ip)}"] if ip == "ip" else []
+
+
 def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
     """A packet of a connection that is known pays for one hook, and for no more rules than it has to: that is felt."""
-    # From a pod's link only what its own routes lead back there; of IPv6 also what never leaves the link. In
-    # connections that are known IPv4 leaves that to the kernel's own check, the link's rp_filter; which a datagram to a
-    # connected socket of the node passes by, since the socket knows its route (net.ipv4.udp_early_demux).
-    some = "" if ip == "ip6" else "meta l4proto udp "
-    own = "ip6 saddr != fe80::/10 ip6 saddr != :: " if ip == "ip6" else ""
-    spoofed = [f'iifname "pw*" {own}fib saddr . iif oif missing drop']
     # First packets only: a source that may no longer come keeps the connections that it has, as with kube-proxy.
     restricted = f"ct state new {frontend} @restricted {frontend} . {ip} saddr != @allowed drop"
-    back = f"ct status confirmed ct status ! dnat {_came(ip)}"
-    count = 'iif != "lo" ct status dnat jump traffic'  # what goes through lo was counted on its way out
+    known = "ct status seen-reply,dnat / seen-reply,dnat"  # of a connection that a Service's frontend began
+    back = f"ct status ! dnat {_came(ip)}"
     return {
         "guard": [
+            *([_spoofed(ip)] if ip == "ip6" else []),
+            f'{known} iif != "lo" goto arrived',  # what goes through lo was counted on its way out
             "ct state established goto known",
             "ct state invalid jump unplaced",
-            *spoofed,
+            *([_spoofed(ip)] if ip == "ip" else []),
             restricted,
-            count,
+            "ct status ! confirmed accept",  # a first packet
+            'ct status dnat iif != "lo" goto arrived',
             # A pod's packet, or the node's own, that the network led back is no first one, so that NAT's chains don't
             # see it. Where a pod's came by a bridge, a reset would go back by that, to who knows no way to the pod.
             f"meta l4proto tcp {back} fib saddr type local reject with tcp reset",
             f"{back} reject",
         ],
-        "known": [*(f"{some}{rule}" for rule in spoofed), count],
+        "known": [*_datagrams(ip), "accept"],
         "guardout": [
-            "ct state established ct status dnat goto traffic",
+            f"{known} goto traffic",
+            "ct state established accept",
             f"ct state invalid {ip} daddr @service_ranges drop",
             restricted,
-            "ct status dnat jump traffic",
+            "ct status dnat goto traffic",
         ],
         "unplaced": [
             # A reset or a SYN out of order harms nobody; a SYN's answer may be all that a node on one of two ways sees.
@@ -240,15 +256,18 @@ def _rules(ip: str) -> dict[str, list[str]]:
     rules["in"] = ["ct status dnat jump served"]
     rules["post"] = [
         *rules["in"],
-        f"{ip} saddr . {ip} daddr @pods masquerade",
-        f"{ip} saddr . {ip} saddr @pods {ip} daddr != @unmasqueraded {ip} daddr . {ip} daddr != @pods masquerade",
+        f"{ip} saddr . {ip} saddr @pods goto own",
         # The node's own sockets have the InternalIP as their source, to which no answer comes back by VXLAN.
         f'oifname "podwire-vxlan*" {ip} saddr != @cluster fib saddr type local masquerade',
         f"ct status dnat ct original {ip} daddr @service_ranges goto remote",
         *(f"ct status dnat meta l4proto {protocol} {original} @external goto remote" for protocol in PROTOCOLS),
     ]
+    rules["own"] = [
+        f"{ip} saddr . {ip} daddr @pods masquerade",
+        f"{ip} daddr != @unmasqueraded {ip} daddr . {ip} daddr != @pods masquerade",
+        "accept",
+    ]
     rules["remote"] = [
-        f"{ip} saddr . {ip} saddr @pods return",
         f"{ip} daddr . {ip} daddr @pods return",
         "fib saddr type local return",
         "fib daddr type local return",
