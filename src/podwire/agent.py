@@ -164,7 +164,7 @@ class Agent:
         """Once a pod can be attached, for the plugin to know while no agent answers. Raises OSError; never returns."""
         while cni_server.status(self.controller) is not None:
             await self.controller.next_record()
-        mark.leave(self.config.ready_mark)
+        mark.leave(self.config.ready_mark, self.config.boot_id)
         await asyncio.get_running_loop().create_future()
 
     async def listing(self) -> tuple[Mapping[ObjectKey, Object] | None, bool]:

@@ -24,6 +24,9 @@ SOCKET_PATH_LIMIT = 107
 NODE_NAME = "PODWIRE_NODE_NAME"
 """The environment variable that goes before the key node_name."""
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Where the kernel tells the boot's ID (random(4))."""
+
 BOOT_ID_FILE = "PODWIRE_BOOT_ID_FILE"
 """The environment variable that names another file than the kernel's for the boot's ID: for a node that is made to
 believe that it was started anew."""
@@ -78,7 +81,7 @@ class Config(Struct, frozen=True):
     vxlan_port: int = 4789
     verify_seconds: int = 60
     """From one periodic verify to the next; 0: none."""
-    boot_id: Path = Path("/proc/sys/kernel/random/boot_id")
+    boot_id: Path = BOOT_ID
     """What differs from boot to boot (random(4)); never in the file."""
 
     @property

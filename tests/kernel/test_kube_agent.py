@@ -147,7 +147,7 @@ async def test_a_first_start_without_an_api_knows_nothing(place: Place) -> None:
         async with cluster().served(place.port):
             await ended(agent, "Resync source reconnected")
         # The last event woke whoever leaves the mark, before this.
-        assert place.config.ready_mark.read_bytes() == mark.present()
+        assert place.config.ready_mark.read_bytes() == mark.present(place.config.boot_id)
 
 
 async def test_what_went_while_the_api_was_away_is_swept_once_all_is_listed(place: Place) -> None:

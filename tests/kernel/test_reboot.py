@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from podwire import views
 from podwire.agent import running
+from podwire.cni import mark
 from podwire.cni.cni_pb2 import CniRequest
 from podwire.config import BOOT_ID_FILE, read_config
 from podwire.controller import loop
@@ -193,6 +194,10 @@ async def test_an_agent_is_told_of_a_boot_by_its_environment(node: Space, tmp_pa
     config = read_config(process.config, {BOOT_ID_FILE: str(told)})
     async with running(config) as agent:
         assert agent.controller.snapshot.local.boot == "one"
+        leaving = asyncio.create_task(agent.leave_mark())
+        await asyncio.sleep(0)
+        leaving.cancel()
+    assert config.ready_mark.read_bytes() == mark.present(told)
     assert read_config(process.config, {}).boot_id == Path("/proc/sys/kernel/random/boot_id")
 
 

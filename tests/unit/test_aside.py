@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 KILLED = "import os, pathlib; pathlib.Path.rename = lambda *_: os.kill(os.getpid(), 9); "
-MARK = "from podwire.cni import mark; mark.leave(pathlib.Path({path!r}))"
+MARK = "from podwire.cni import mark; mark.leave(pathlib.Path({path!r}), mark.BOOT_ID)"
 COUNTS = (
     "from podwire.statistics.counted import COUNTS; from podwire.statistics.kept import Kept; "
     "from podwire.statistics.totals import Totals; "

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from podwire.cni import mark, shim
 from podwire.cni.cni_pb2 import CniReply, CniRequest
+from podwire.config import BOOT_ID
 from podwire.sources.cni_spool import spooled
 from tests.unit.shims import CONFIG, ENVIRONMENT, KINDS, Answer, Installed, agent, echo, place, raw_agent, reply
 
@@ -276,7 +277,7 @@ async def test_without_an_agent(down: Installed, command: str, code: int, words:
 
 
 async def test_without_an_agent_status_succeeds_where_it_was_ready_since_the_boot(down: Installed) -> None:
-    mark.leave(down.ready)
+    mark.leave(down.ready, BOOT_ID)
     assert await down.run("STATUS") == Answer(0, b"", b"")
     assert (await down.run("ADD")).said["code"] == 11
 
@@ -286,20 +287,20 @@ async def test_without_an_agent_status_succeeds_where_it_was_ready_since_the_boo
 )
 async def test_an_agent_that_does_not_answer_is_away(installed: Installed, then_close: bool) -> None:
     installed.configure("status_seconds=0.5")
-    mark.leave(installed.ready)
+    mark.leave(installed.ready, BOOT_ID)
     async with raw_agent(installed.socket, b"", then_close):
         assert await installed.run("STATUS") == Answer(0, b"", b"")
 
 
-BOOT_ID, _, NAMESPACE = mark.present().partition(b"\n")
+BOOT, _, NAMESPACE = mark.present(BOOT_ID).partition(b"\n")
 
 
 @pytest.mark.parametrize(
     "left",
     [
         pytest.param(b"00000000-0000-0000-0000-000000000000\n" + NAMESPACE, id="of an earlier boot"),
-        pytest.param(BOOT_ID + b"\nnet:[1]\n", id="of another network namespace"),
-        pytest.param(BOOT_ID + b"\n", id="half of it"),
+        pytest.param(BOOT + b"\nnet:[1]\n", id="of another network namespace"),
+        pytest.param(BOOT + b"\n", id="half of it"),
         pytest.param(b"", id="empty"),
         pytest.param(None, id="a directory"),
     ],
@@ -312,11 +313,29 @@ async def test_another_mark_is_none(down: Installed, left: bytes | None) -> None
     assert (await down.run("STATUS")).said["code"] == 50
 
 
+@pytest.mark.parametrize("told", [b"one\n", b"one", b"", b"one\ntwo\n\n"], ids=["a line", "no end", "nothing", "lines"])
+async def test_the_mark_is_of_the_boot_that_the_agent_believes_in(down: Installed, told: bytes) -> None:
+    boot_id = down.directory / "boot ID"
+    boot_id.write_bytes(told)
+    mark.leave(down.ready, boot_id)
+    assert await down.run("STATUS") == Answer(0, b"", b"")
+    left = down.ready.read_bytes()
+    for wrong in (left[:-1] + b"x\n", left[:-1] + b"\0\n", left[:-1], left.replace(b"net:", b"pid:")):
+        down.ready.write_bytes(wrong)
+        assert (await down.run("STATUS")).said["code"] == 50
+    down.ready.write_bytes(left)
+    for other in (told + b"x", told[:-1] or b"\n"):
+        boot_id.write_bytes(other)
+        assert (await down.run("STATUS")).said["code"] == 50
+    boot_id.unlink()
+    assert (await down.run("STATUS")).said["code"] == 50
+
+
 async def test_an_agent_that_answers_has_the_last_word(installed: Installed) -> None:
     async def handler(_body: bytes, _context: Any) -> bytes:
         return reply(b'{"code":50}', 1)
 
-    mark.leave(installed.ready)
+    mark.leave(installed.ready, BOOT_ID)
     async with agent(installed.socket, handler):
         assert await installed.run("STATUS") == Answer(1, b'{"code":50}', b"")
 
@@ -324,10 +343,10 @@ async def test_an_agent_that_answers_has_the_last_word(installed: Installed) -> 
 def test_a_mark_is_written_once_for_a_boot(tmp_path: Path) -> None:
     path = tmp_path / "ready"
     path.write_bytes(b"of an earlier boot")
-    mark.leave(path)
+    mark.leave(path, BOOT_ID)
     first = path.stat()
-    mark.leave(path)
-    assert path.read_bytes() == mark.present()
+    mark.leave(path, BOOT_ID)
+    assert path.read_bytes() == mark.present(BOOT_ID)
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
     assert list(tmp_path.iterdir()) == [path]
 

@@ -332,7 +332,8 @@ def failure(version: bytes, code: int, text: bytes, details: bytes) -> tuple[byt
 def was_ready(mark: bytes) -> bool:
     """Whether the agent left its mark since this boot, in this network namespace (mark.py)."""
     try:
-        return content(mark) == content(BOOT_ID) + posix.readlink(NAMESPACE).encode() + b"\n"
+        boot, here, teller = content(mark).partition(posix.readlink(NAMESPACE).encode() + b"\n")
+        return here != b"" and boot == content(teller[:-1] or BOOT_ID)
     except (OSError, ValueError):
         return False
 

@@ -127,18 +127,30 @@ static const char *version_of(const struct bytes *text)
 /* Whether the agent left its mark since this boot, in this network namespace (mark.py). */
 static bool was_ready(const struct bytes *mark)
 {
-    struct bytes left = {0}, present = {0}, why = {0};
-    char namespace[PATH_MAX];
+    struct bytes left = {0}, boot = {0}, why = {0};
+    const char *teller = "/proc/sys/kernel/random/boot_id";
+    char namespace[PATH_MAX + 1];
 
-    if (!read_path((const char *)mark->at, &left, &why) ||
-        !read_path("/proc/sys/kernel/random/boot_id", &present, &why))
+    if (!read_path((const char *)mark->at, &left, &why) || left.size == 0)
         return false;
-    ssize_t size = readlink("/proc/self/ns/net", namespace, sizeof namespace);
-    if (size < 0)
+    ssize_t length = readlink("/proc/self/ns/net", namespace, PATH_MAX);
+    if (length < 0)
         return false;
-    append(&present, namespace, (size_t)size);
-    say(&present, "\n");
-    return left.size == present.size && memcmp(left.at, present.at, left.size) == 0;
+    size_t size = (size_t)length;
+    namespace[size++] = '\n';
+    unsigned char *here = memmem(left.at, left.size, namespace, size);
+    if (here == NULL)
+        return false;
+    size_t before = (size_t)(here - left.at), after = left.size - before - size;
+    if (after > 1) { /* the file that tells the boot's ID, on a line of its own */
+        teller = (const char *)here + size;
+        here[size + after - 1] = '\0';
+        if (strlen(teller) != after - 1)
+            return false;
+    }
+    if (!read_path(teller, &boot, &why) || boot.size != before)
+        return false;
+    return before == 0 || memcmp(boot.at, left.at, before) == 0;
 }
 
 static bool sync_directory(const char *path)
