@@ -38,10 +38,10 @@ def state() -> dict[str, list[str]]:
     return {
         "links": [" ".join(line.split()) for line in tunnels],
         "routes": [" ".join(line.split()) for line in routes if "proto 177" in line and " via " in line],
-        "fdb": [line for line in sh("bridge", "fdb").splitlines() if "podwire" in line],
-        "neighbours": [
-            line for line in sh("ip", "neigh", "show", "nud", "permanent").splitlines() if "podwire" in line
-        ],
+        "fdb": sorted(line for line in sh("bridge", "fdb").splitlines() if "podwire" in line),
+        "neighbours": sorted(
+            line.strip() for line in sh("ip", "neigh", "show", "nud", "permanent").splitlines() if "podwire" in line
+        ),
         "addresses": [" ".join(line.split()[1:4]) for line in sh("ip", "-o", "addr").splitlines() if "podwire" in line],
     }
 
@@ -72,7 +72,7 @@ async def test_a_node_on_another_link_is_reached_by_a_device_of_ours(rig: Rig) -
     assert seen["addresses"] == ["podwire-vxlan inet 10.1.1.1/32", "podwire-vxlan inet6 fd01::1/128"]
     hop = sh("ip", "-6", "route", "show", "fd03::/64").split()[2]
     assert hop.startswith("fe80::")
-    assert [it.strip() for it in seen["neighbours"]] == [
+    assert seen["neighbours"] == [
         f"{to} dev podwire-vxlan lladdr {FARS_MAC} PERMANENT proto 177" for to in ("10.1.3.0", hop)
     ]
     assert seen["routes"] == [
