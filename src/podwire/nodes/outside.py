@@ -41,5 +41,7 @@ def unmasqueraded(now: Snapshot) -> tuple[Prefix, ...]:
 
 def _comes_back(now: Snapshot, node: Node, address: Address) -> bool:
     """Whether a node answers a pod from that address, without a router and without VXLAN in between."""
+    if not on_link(now, address):
+        return False
     way = way_to(now, node, family_of(address))
-    return on_link(now, address) and isinstance(way, Way) and not way.vxlan
+    return isinstance(way, Way) and not way.vxlan

@@ -8,7 +8,7 @@ VXLAN the address of its own block. What both ends can tell alike decides, so th
 whether they are in one network. Nodes are few: what one of them changes is decided for all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from podwire.model.addresses import (
@@ -28,6 +28,13 @@ from podwire.model.snapshot import Snapshot, Touched, Transport
 from podwire.nodes import tunnels
 
 
+class _Here(NamedTuple):
+    """This node, prepared for many questions: by family its first address, and which one its kernel has."""
+
+    first: Mapping[Family, Address | None]
+    source: Mapping[Family, Address | None]
+
+
 class Way(NamedTuple):
     """`address`, of the other node, is the gateway, or by VXLAN where the outer packets go."""
 
@@ -39,18 +46,21 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
     if touched is not None and not touched.nodes:
         return {}
     linux: dict[Any, Any] = {}
+    sources = {family: now.source(family) for family in FAMILIES}
+    far: list[tuple[NodeKey, Prefix, Address]] = []
     for key, block, way in ways(now):
         if isinstance(way, str):
             continue
         if way.vxlan:
-            linux |= tunnels.wiring(now, key, block, way.address)
+            far.append((key, block, way.address))
         else:
-            linux[RouteKey("", block)] = Route(0, via=way.address, source=now.source(block.family))
-    return {"linux": linux}
+            linux[RouteKey("", block)] = Route(0, via=way.address, source=sources[block.family])
+    return {"linux": linux | tunnels.wiring(now, far)}
 
 
 def ways(now: Snapshot) -> Iterator[tuple[NodeKey, Prefix, Way | str]]:
     """Every block of the other nodes by their names, and the way to it, or in words why there is none."""
+    here = _here(now)
     given: dict[Prefix, NodeKey] = {}
     begins: dict[Address, NodeKey] = {}
     for key in sorted(now.nodes):
@@ -59,7 +69,7 @@ def ways(now: Snapshot) -> Iterator[tuple[NodeKey, Prefix, Way | str]]:
             if (lost := _lost(now.node, block, block.last)) is not None:
                 yield key, block, f"{lost} lies in it"
                 continue
-            way = way_to(now, node, block.family)
+            way = _way_to(now, here, node, block.family)
             if isinstance(way, str):
                 yield key, block, way
             elif (why := _unfit(now, node, block, way)) is not None:
@@ -74,6 +84,15 @@ def ways(now: Snapshot) -> Iterator[tuple[NodeKey, Prefix, Way | str]]:
 
 def way_to(now: Snapshot, node: Node, family: Family) -> Way | str:
     """How another node's pods of that family are reached, whatever their blocks; or in words why not."""
+    return _way_to(now, _here(now), node, family)
+
+
+def _here(now: Snapshot) -> _Here:
+    node = now.node
+    return _Here({it: gateway_to(node, it) for it in FAMILIES}, {it: now.source(it) for it in FAMILIES})
+
+
+def _way_to(now: Snapshot, here: _Here, node: Node, family: Family) -> Way | str:
     transport, gateway = now.local.transport, gateway_to(node, family)
     if gateway is not None and transport is not Transport.VXLAN and on_link(now, gateway):
         return Way(gateway)
@@ -81,20 +100,20 @@ def way_to(now: Snapshot, node: Node, family: Family) -> Way | str:
         return f"the node has no {family} address to route to"
     if transport is Transport.DIRECT and gateway is not None:
         return f"the node's address {show_address(gateway)} is on no link of this node, and transport is direct"
-    here = gateway_to(now.node, family)
-    if gateway is not None and here is not None and now.source(family) is None:
+    own = here.first[family]
+    if gateway is not None and own is not None and here.source[family] is None:
         # Not by VXLAN for as long as it is away: the other end would not know of that.
-        return f"this node's own address {show_address(here)} is on none of its interfaces"
-    return _by_vxlan(now, node, family)
+        return f"this node's own address {show_address(own)} is on none of its interfaces"
+    return _by_vxlan(now, here, node, family)
 
 
-def _by_vxlan(now: Snapshot, node: Node, family: Family) -> Way | str:
+def _by_vxlan(now: Snapshot, here: _Here, node: Node, family: Family) -> Way | str:
     """Between the first addresses of a family of which both nodes have one."""
-    outer = next((each for each in FAMILIES if gateway_to(node, each) and gateway_to(now.node, each)), None)
-    address = gateway_to(node, outer) if outer is not None else None
+    ends = ((each, gateway_to(node, each)) for each in FAMILIES if here.first[each] is not None)
+    outer, address = next(((each, found) for each, found in ends if found is not None), (None, None))
     if outer is None or address is None:
         return "the node and this one have no addresses of one family"
-    if now.source(outer) is None:
+    if here.source[outer] is None:
         return f"this node's own {outer} address is on none of its interfaces"
     mtu = now.tunnel_mtu(outer)
     if mtu <= 0:
@@ -110,13 +129,13 @@ LEAST_IPV6_MTU = 1280
 
 def _unfit(now: Snapshot, node: Node, block: Prefix, way: Way) -> str | None:
     """Why the other node's address is none to send to."""
-    shown = show_address(way.address)
     if way.address in now.node.addresses:
-        return f"the node's address {shown} is this node's too"
+        return f"the node's address {show_address(way.address)} is this node's too"
     if way.address in block or (way.vxlan and any(way.address in each for each in node.pod_cidrs)):
-        return f"the node's own address {shown} lies in it"
+        return f"the node's own address {show_address(way.address)} lies in it"
     if way.vxlan and (around := now.homes.block_of(way.address)) is not None:
-        return f"the node's address {shown} lies in the pod CIDR {around} of {min(now.homes.owners(around))}"
+        whose = f"pod CIDR {around} of {min(now.homes.owners(around))}"
+        return f"the node's address {show_address(way.address)} lies in the {whose}"
     return None
 
 

@@ -7,10 +7,11 @@ one, since the kernel refuses a gateway that some other route leads to. The devi
 blocks, so that they are what the kernel puts in a client's place on the way into it.
 """
 
+from collections.abc import Iterable
 from hashlib import sha1
 from typing import Any
 
-from podwire.model.addresses import IPV4, Address, Family, Prefix, family_of
+from podwire.model.addresses import FAMILIES, IPV4, Address, Family, Prefix, family_of
 from podwire.model.network import (
     TUNNEL_INDEX,
     AddressKey,
@@ -27,20 +28,22 @@ from podwire.model.snapshot import Snapshot
 from podwire.nodes.own import own_address_of, own_addresses
 
 
-def wiring(now: Snapshot, key: NodeKey, block: Prefix, address: Address) -> dict[Any, Any]:
-    """For one block of another node, whose outer address that is."""
-    outer = family_of(address)
-    index, mac = TUNNEL_INDEX[outer], mac_of(key.name)
-    hop = next_hop(block, mac)
-    source = own_address_of(now, block.family)
-    return {
-        TunnelKey(outer): device(now, outer),
-        UpKey("", index): True,
-        **{AddressKey("", index, own): True for own in own_addresses(now)},
-        ForwardKey(index, mac): address,
-        NeighbourKey("", index, hop): mac,
-        RouteKey("", block): Route(index, via=hop, source=source, onlink=block.family == IPV4),
-    }
+def wiring(now: Snapshot, far: Iterable[tuple[NodeKey, Prefix, Address]]) -> dict[Any, Any]:
+    """`far`: whose block is reached by VXLAN, and the outer address of that node."""
+    found: dict[Any, Any] = {}
+    sources = {family: own_address_of(now, family) for family in FAMILIES}
+    for key, block, address in far:
+        outer = family_of(address)
+        index, mac = TUNNEL_INDEX[outer], mac_of(key.name)
+        if TunnelKey(outer) not in found:
+            found |= {TunnelKey(outer): device(now, outer), UpKey("", index): True}
+            found |= {AddressKey("", index, own): True for own in own_addresses(now)}
+        hop = next_hop(block, mac)
+        found[ForwardKey(index, mac)] = address
+        found[NeighbourKey("", index, hop)] = mac
+        onlink = block.family == IPV4
+        found[RouteKey("", block)] = Route(index, via=hop, source=sources[block.family], onlink=onlink)
+    return found
 
 
 def device(now: Snapshot, outer: Family) -> Tunnel:
