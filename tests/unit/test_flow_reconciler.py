@@ -14,7 +14,9 @@ from podwire.controller.snapshot import fold
 from podwire.controller.transaction import Result, Step, Transaction
 from podwire.dataplane import reconciler
 from podwire.dataplane.conntrack import messages as m
+from podwire.model.addresses import Address
 from podwire.model.network import Backend, Frontend, Slots
+from podwire.model.objects import Protocol
 from podwire.model.snapshot import Local, Snapshot
 from podwire.services.stale import Flow
 from tests.unit.test_stale_flows import DNS, ME4, NODE_PORT, A, B, backend, frontend, serving
@@ -258,3 +260,45 @@ async def test_a_note_of_a_frontend_that_is_not_known_waits(world: World) -> Non
     world.hold(EXTERNAL, None)
     await reported(world)
     assert world.notes.held == {}
+
+
+# --- many at once ------------------------------------------------------------------------------
+
+MANY = [Frontend(Address((0x0A600000 + n).to_bytes(4, "big")), Protocol.UDP, 53) for n in range(4 * reconciler.TAKEN)]
+
+
+@pytest.mark.parametrize("event", [KubeStateChange(()), Resync(ResyncReason.ON_DEMAND)], ids=["a change", "a resync"])
+async def test_a_change_of_many_frontends_is_gone_through_in_slices(
+    world: World, event: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two turns of the event loop never more than one of them, and none is forgotten."""
+    since_turn, longest, add = 0, 0, reconciler.Work.add
+
+    def counted(self: reconciler.Work, it: Frontend, gone: frozenset[Backend]) -> None:
+        nonlocal since_turn, longest
+        since_turn += 1
+        longest = max(longest, since_turn)
+        add(self, it, gone)
+
+    async def turns() -> None:
+        nonlocal since_turn
+        while True:
+            since_turn = 0
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(reconciler.Work, "add", counted)
+    turning = asyncio.create_task(turns())
+    world.tracking.flows = [Flow(MANY[-1], backend(A), ME4), Flow(MANY[0], backend(A), ME4)]
+    world.flows.follow(_result(event, {it: Change(serving(A), None) for it in MANY}))
+    assert await reported(world) == ["FlowsReconciled 2 deleted"]
+    turning.cancel()
+    assert 0 < longest <= reconciler.TAKEN
+
+
+async def test_no_note_is_forgotten_while_a_change_has_not_been_gone_through(world: World) -> None:
+    held: list[bool] = []
+    world.notes.held, world.notes.open = {MANY[-1]: frozenset({backend(A)})}, {MANY[-1]}
+    world.tracking.meanwhile = lambda: held.append(MANY[-1] in world.notes.held)
+    world.flows.follow(_result(KubeStateChange(()), {it: Change(serving(A), None) for it in MANY}))
+    await reported(world)
+    assert (held[:2], world.notes.held) == ([True, True], {})

@@ -3,7 +3,8 @@
 Invariants: a look comes after the change is in nftables, so that a flow whose entry is deleted is drawn anew; and once
 more a moment later, since a packet on its way through the old rules may have made its entry behind the first look's
 back. Many changes in a burst share a look. What is remembered is read in a thread; what is found there is judged
-again, by what nftables then holds, before it is deleted. A failure is told once, and tried again until it works; what
+again, by what nftables then holds, before it is deleted. However much changes at once, the event loop waits for a
+slice of it. A failure is told once, and tried again until it works; what
 fails in one memory is no reason not to look at the others. What an earlier agent was killed over is noted in the
 kernel: a look at everything is at that too, and a note is forgotten once its frontend has been looked at twice.
 """
@@ -11,15 +12,17 @@ kernel: a look at everything is at that too, and a note is forgotten once its fr
 import asyncio
 import logging
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from time import thread_time
 from typing import Any, Protocol, TypeVar
 
+from podwire.controller.difference import Change, Outcome
 from podwire.controller.events import FlowsReconciled, Resync
 from podwire.controller.loop import Controller
-from podwire.controller.transaction import Result
+from podwire.controller.transaction import Result, Step
 from podwire.model.addresses import Address, Prefix
 from podwire.model.network import Backend, Frontend, InternalKey
 from podwire.model.snapshot import UNKNOWN, Snapshot
@@ -38,10 +41,15 @@ SLICE = 500
 """Entries deleted between two turns of the event loop: about three milliseconds."""
 
 
+TAKEN = 500
+"""Keys of a change that are gone through between two turns of the event loop: about five milliseconds. A hundred
+thousand at once would be a second or more."""
 FORGOTTEN = 200
 """Frontends whose notes are deleted between two turns of the event loop."""
 
 Made = TypeVar("Made")
+Key = TypeVar("Key")
+Told = TypeVar("Told")
 
 
 class Entry(Protocol):
@@ -91,11 +99,11 @@ class Work:
         self.former[frontend] = self.former.get(frontend, NONE) | gone if gone else self.former.get(frontend, NONE)
 
     def merge(self, other: "Work") -> None:
+        """The smaller one is gone through."""
         self.everything = self.everything or other.everything
-        if not self.former:
-            self.former = dict(other.former)
-            return
-        for frontend, gone in other.former.items():
+        small, large = sorted((self.former, other.former), key=len)
+        self.former = dict(large)
+        for frontend, gone in small.items():
             self.add(frontend, gone)
 
 
@@ -104,6 +112,8 @@ class Reconciler:
         self._memories, self._notes, self._controller = memories, notes, controller
         self._fresh, self._repeated, self._waiting = Work(), Work(), Work()
         self._wake, self._ended = asyncio.Event(), threading.Event()
+        self._told: deque[tuple[Step, bool]] = deque()
+        """Changes of many keys that have not been gone through yet; and whether everything is looked at anyway."""
         self._second: list[Work] = []
         """What has been looked at once, and will be again."""
         self._failures, self._cost = 0, 0.0
@@ -124,18 +134,42 @@ class Reconciler:
         for step in result.steps:
             if step.driver != "nftables":
                 continue
-            failed = (frontend_of(key) for key, outcome in step.outcomes.items() if outcome.error is not None)
-            self._doubtful.update(frontend for frontend in failed if frontend is not None)
-            for key, change in step.difference.items():
-                frontend, gone = frontend_of(key), lost(change.before, change.after)
-                if frontend is not None and gone is not None:
-                    self._fresh.add(frontend, gone)
-            if isinstance(result.event, Resync) and step.error is None:
-                self._fresh.everything = True
+            everything = isinstance(result.event, Resync) and step.error is None
+            self._fresh.everything = self._fresh.everything or everything
+            if len(step.outcomes) + len(step.difference) > TAKEN:
+                self._told.append((step, everything))
+            else:
+                self._doubt(step.outcomes.items())
+                self._add(step.difference.items(), everything)
         for frontend in [it for it in self._waiting.former if not self._is_unknown(it)]:
             self._fresh.add(frontend, self._waiting.former.pop(frontend))
-        if self._fresh:
+        if self._fresh or self._told:
             self._look_soon()
+
+    def _doubt(self, outcomes: Iterable[tuple[Any, Outcome]]) -> None:
+        failed = (frontend_of(key) for key, outcome in outcomes if outcome.error is not None)
+        self._doubtful.update(frontend for frontend in failed if frontend is not None)
+
+    def _add(self, changes: Iterable[tuple[Any, Change]], everything: bool) -> None:
+        """What comes needs no word of its own where everything is looked at."""
+        for key, change in changes:
+            if everything and change.before is None:
+                continue
+            frontend, gone = frontend_of(key), lost(change.before, change.after)
+            if frontend is not None and gone is not None:
+                self._fresh.add(frontend, gone)
+
+    async def _take(self) -> None:
+        """Goes through what was told, however much that is."""
+        while self._told:
+            step, everything = self._told[0]
+            for outcomes in _parts(step.outcomes):
+                self._doubt(outcomes)
+                await asyncio.sleep(0)
+            for changes in _parts(step.difference):
+                self._add(changes, everything)
+                await asyncio.sleep(0)
+            self._told.popleft()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -144,11 +178,15 @@ class Reconciler:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                await self._look()
+                await self._take()
+                looks = bool(self._fresh or self._repeated)
+                if looks:
+                    await self._look()
                 await self._forget()
                 if not (self._second or self._wake.is_set()):
                     self._quiet.set()
-                await asyncio.sleep(max(REST, SHARE * self._cost))
+                if looks:
+                    await asyncio.sleep(max(REST, SHARE * self._cost))
         finally:
             self._ended.set()
 
@@ -164,8 +202,9 @@ class Reconciler:
         try:
             if first.everything:
                 try:
-                    await self._recall(first)
-                    due.merge(first)
+                    noted = await self._recall()
+                    first.merge(noted)
+                    due.merge(noted)
                 except OSError as error:
                     failed = f"nftables: {error}"
             for memory in self._memories:
@@ -210,22 +249,26 @@ class Reconciler:
         self._quiet.clear()
         self._wake.set()
 
-    async def _recall(self, work: Work) -> None:
+    async def _recall(self) -> Work:
         """What an earlier agent has noted, and may not have looked at. Raises OSError."""
-        notes = await self._apart(self._notes.read)
-        self._notes.recall(notes)
-        for frontend, gone in notes.items():
-            work.add(frontend, gone)
+        found, notes = Work(), await self._apart(self._notes.read)
+        for some in _parts(notes):
+            self._notes.recall(dict(some))
+            for frontend, gone in some:
+                found.add(frontend, gone)
+            await asyncio.sleep(0)
+        return found
 
     async def _forget(self) -> None:
         """The notes of what is not to be looked at any more."""
-        works = (self._fresh, self._repeated, self._waiting, *self._second)
-        done = [it for it in sorted(self._notes.open) if not any(it in work.former for work in works)]
-        for at in range(0, len(done), FORGOTTEN):
+        noted = list(self._notes.open)
+        for at in range(0, len(noted), FORGOTTEN):
             async with self._controller.settled():
+                if self._told:
+                    return
                 works = (self._fresh, self._repeated, self._waiting, *self._second)
-                some = done[at : at + FORGOTTEN]
-                self._notes.forget(it for it in some if not any(it in work.former for work in works))
+                some = noted[at : at + FORGOTTEN]
+                self._notes.forget([it for it in some if not any(it in work.former for work in works)])
             await asyncio.sleep(0)
 
     async def _read(self, memory: Memory, work: Work) -> list[Entry]:
@@ -271,6 +314,12 @@ class Reconciler:
     def _tell(self, deleted: Counter[Frontend], error: str | None) -> None:
         if deleted or error is not None:
             self._controller.submit(FlowsReconciled(tuple(sorted(deleted.items())), error))
+
+
+def _parts(told: Mapping[Key, Told]) -> Iterator[list[tuple[Key, Told]]]:
+    left = iter(told.items())
+    while some := list(islice(left, TAKEN)):
+        yield some
 
 
 def _all_stale(
