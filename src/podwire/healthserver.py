@@ -21,7 +21,6 @@ from podwire.controller.history import Record
 from podwire.model.addresses import Address, family_of, parse_address, show_host_port
 from podwire.model.objects import ServiceKey
 from podwire.model.snapshot import Snapshot
-from podwire.services.frontends import node_port_addresses
 from podwire.services.health import Place, holder, listening
 from podwire.version import version
 
@@ -60,7 +59,7 @@ class HealthServer:
         self._healthz = Place(parse_address(healthz[0]), healthz[1]) if healthz is not None else None
         self._open: dict[Place, asyncio.Server] = {}
         self._failed: dict[Place, str] = {}
-        self._known: tuple[object, object] = None, None
+        self._known: tuple[object, object, object] = None, None, None
         """What `_places` was made from: it is asked for at each event, and ten thousand Services may have ports."""
         self._places: dict[Place, str] = {}
         self._http = BriefServer(self._answer, BALANCERS, access_log=None, logger=httplog.log)
@@ -75,8 +74,11 @@ class HealthServer:
             while True:
                 told = self._controller.next_record()
                 await self.adjust()
-                await asyncio.wait([told], timeout=AGAIN_SECONDS if self._failed else None)
-                told.cancel()
+                if self._failed:
+                    await asyncio.wait([told], timeout=AGAIN_SECONDS)
+                    told.cancel()
+                else:
+                    await told
         finally:
             await self.close()
 
@@ -101,12 +103,13 @@ class HealthServer:
     def _wanted(self) -> Mapping[Place, str]:
         """By place: who wants it, in the words that errors begin with."""
         now = self._controller.snapshot
-        if self._known[0] is not now.health_ports or self._known[1] != node_port_addresses(now):
+        known = now.health_ports, now.node, now.local
+        if any(one is not other for one, other in zip(known, self._known, strict=True)):
             services = listening(now)
             self._places = {p: f"{key}: spec.healthCheckNodePort {p.port}" for p, key in services.items()}
             if self._healthz is not None:
                 self._places[self._healthz] = "healthz_listen"
-            self._known = now.health_ports, node_port_addresses(now)
+            self._known = known
         return self._places
 
     async def _listen(self, place: Place) -> asyncio.Server:

@@ -104,6 +104,11 @@ def _cut(wanted: Any, after: Any) -> str:
     return f" (of {len(wanted.backends)} backends {held} are in force)" if held < len(wanted.backends) else ""
 
 
+def _alike(one: Slots, other: Slots) -> bool:
+    """Whether they are of one kind, as nearly all changes leave it: soon seen where no clients are remembered."""
+    return one[:1] + one[2:] == other[:1] + other[2:] and not (one.affinity or one.keeps)
+
+
 def words(key: object, change: Change) -> str:
     """One change, in one line."""
     before, after = change
@@ -111,7 +116,7 @@ def words(key: object, change: Change) -> str:
         old, new = set(before.backends) - {None}, set(after.backends) - {None}
         came, went = (sorted(map(str, some)) for some in (new - old, old - new))
         told = [listed((f"{sign}{b}" for b in some), " ") for sign, some in (("+", came), ("-", went)) if some]
-        if before.kind != after.kind or not told:
+        if not told or not (_alike(before, after) or before.kind == after.kind):
             told.append(after.kind)
         return f"{key}: {' '.join(told)}"
     if before is None:

@@ -29,8 +29,11 @@ def shared_out(now: Snapshot, touched: Iterable[ServiceKey]) -> tuple[Snapshot, 
         return now, frozenset()
     touched = frozenset(touched)
     bounds, bound = _summed(before.bounds, before.bound, ((key, most(now, key, capacity)) for key in touched))
+    all_fit = fits(bound, capacity.whole)
+    if all_fit and bounds is before.bounds:  # so they did before
+        return now, frozenset()
     room = Room(bounds, bound)
-    if not fits(bound, capacity.whole):
+    if not all_fit:
         was_near = not fits(before.bound, capacity.whole)
         room = _counted(now, before if was_near else room, touched if was_near else now.services, capacity)
         if room.needs is not before.needs or room.ranked is not before.ranked:
@@ -128,20 +131,19 @@ def _slots(wanted: Serving, capacity: Capacity) -> int:
 def _summed(
     held: Map[ServiceKey, Need], total: Need, changed: Iterable[tuple[ServiceKey, Need]]
 ) -> tuple[Map[ServiceKey, Need], Need]:
+    """Each key is once among the changed."""
+    changes = [(key, before, it) for key, it in changed if (before := held.get(key, NOTHING)) != it]
+    if not changes:
+        return held, total
     known = held.mutate()
     more, less = [total], [NOTHING]
-    for key, it in changed:
-        before = known.get(key, NOTHING)
-        if it == before:
-            continue
+    for key, before, it in changes:
         more.append(it)
         less.append(before)
         if it != NOTHING:
             known[key] = it
         else:
             del known[key]
-    if len(more) == 1:
-        return held, total
     return known.finish(), tuple(map(sub, map(sum, zip(*more, strict=True)), map(sum, zip(*less, strict=True))))
 
 
