@@ -252,7 +252,7 @@ async def test_sets_come_with_a_newer_layout_and_go_with_an_older_one_under_its_
     """A table of before what a layout has come to count, with a set that it has no more."""
     await rig.start_with_pods("a", "b", objects=OBJECTS)
     await rig.stop()
-    for chain in ("traffic", "traffic_new", "traffic_add", "served", "served_new", "served_add"):
+    for chain in ("arrived", "traffic", "traffic_new", "traffic_add", "served", "served_new", "served_add"):
         sh("nft", "flush", "chain", "ip6", "podwire", chain)
     sh("nft", "delete set ip6 podwire traffic; delete set ip6 podwire connections; delete chain ip6 podwire layout")
     sh("nft", "add set ip6 podwire former { type ipv6_addr; }; add element ip6 podwire former { fd00::1 }")

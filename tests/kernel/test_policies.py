@@ -41,7 +41,7 @@ async def start(rig: Rig, it: Service, *backends: str) -> Outside:
     return outside
 
 
-def answers(rig: Rig, outside: Outside, client: str, kind: str, family: int, tries: int = 12) -> Counter[str]:
+def answers(rig: Rig, outside: Outside, client: str, kind: str, family: int, tries: int = 20) -> Counter[str]:
     """By who answered. `client`: pod, node or outside."""
     space = {"pod": rig.pods["c"], "node": None, "outside": outside.client}[client]
     to, port = ADDRESSES[kind][family], 30080 if kind == "node port" else 80
