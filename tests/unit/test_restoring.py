@@ -178,16 +178,16 @@ async def test_killed_before_the_row_is_removed_the_later_one_keeps_the_address(
         assert set(node.rows()) == {KEYS[1]}
 
 
-async def test_a_start_without_the_api_leaves_no_row_of_nobody(tmp_path: Path) -> None:
+async def test_a_start_without_the_api_leaves_no_row_of_nobody_and_counts_on(tmp_path: Path) -> None:
     node = Node(tmp_path)
     async with node.running() as controller:
         for key in KEYS[:3]:
             assert (await controller.submit(added(key))).error is None
         held = node.rows()
-        node.store.apply({KEYS[0]: Change(held[KEYS[0]], replace(held[KEYS[0]], confirmed=False))})
+        node.store.apply({KEYS[2]: Change(held[KEYS[2]], replace(held[KEYS[2]], confirmed=False))})
         node.store.apply({KEYS[1]: Change(held[KEYS[1]], replace(held[KEYS[1]], boot="earlier"))})
     node.linux.held = {key: it for key, it in node.linux.held.items() if not isinstance(key, LinkKey)}
     async with node.running() as controller:
-        assert set(node.rows()) == set(controller.snapshot.attachments) == {KEYS[2]}
+        assert set(node.rows()) == set(controller.snapshot.attachments) == {KEYS[0]}
         assert (await controller.submit(added(KEYS[3]))).error is None
         assert controller.snapshot.attachments[KEYS[3]].serial > max(it.serial for it in held.values())
