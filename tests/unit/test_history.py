@@ -6,8 +6,19 @@ from podwire.controller.difference import Change, Outcome
 from podwire.controller.events import Resync, ResyncReason
 from podwire.controller.history import MOST_LINES, History, record_of, words
 from podwire.controller.transaction import Result, Step
-from podwire.model.addresses import parse_address, parse_prefix
-from podwire.model.network import Backend, Frontend, LocalPodKey, Route, RouteKey, Serving, Slots, SysctlKey
+from podwire.model.addresses import IPV4, parse_address, parse_prefix
+from podwire.model.network import (
+    TUNNEL_INDEX,
+    Backend,
+    ForwardKey,
+    Frontend,
+    LocalPodKey,
+    Route,
+    RouteKey,
+    Serving,
+    Slots,
+    SysctlKey,
+)
 from podwire.model.objects import Protocol
 
 FRONTEND = Frontend(parse_address("10.96.0.1"), Protocol.TCP, 80)
@@ -27,8 +38,32 @@ ROUTE = RouteKey("/run/netns/a", parse_prefix("10.1.0.1/32"))
         (ROUTE, Change(None, Route(3)), "route 10.1.0.1/32 in /run/netns/a added"),
         (ROUTE, Change(Route(2), Route(3)), "route 10.1.0.1/32 in /run/netns/a changed"),
         (SysctlKey("net/ipv4/ip_forward"), Change("0", "1"), "sysctl net/ipv4/ip_forward changed: 0 → 1"),
+        (
+            RouteKey("", parse_prefix("10.1.2.0/24")),
+            Change(
+                Route(3, parse_address("192.0.2.2")), Route(TUNNEL_INDEX[IPV4], parse_address("10.1.2.0"), onlink=True)
+            ),
+            "route 10.1.2.0/24 changed: by way of 192.0.2.2 → by VXLAN",
+        ),
+        (
+            ForwardKey(TUNNEL_INDEX[IPV4], bytes.fromhex("020102030405")),
+            Change(parse_address("198.51.100.3"), parse_address("198.51.100.4")),
+            "forwarding of 02:01:02:03:04:05 on podwire-vxlan changed: 198.51.100.3 → 198.51.100.4",
+        ),
     ],
-    ids=["new", "one more", "one less", "none left", "verdict lost", "gone", "route", "route changed", "sysctl"],
+    ids=[
+        "new",
+        "one more",
+        "one less",
+        "none left",
+        "verdict lost",
+        "gone",
+        "route",
+        "route changed",
+        "sysctl",
+        "another way",
+        "a node that moved",
+    ],
 )
 def test_a_change_in_words(key: object, change: Change, says: str) -> None:
     assert words(key, change) == says

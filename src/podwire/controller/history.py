@@ -12,7 +12,8 @@ from typing import Any
 from podwire.controller.difference import Change
 from podwire.controller.events import FlowsReconciled
 from podwire.controller.transaction import Result
-from podwire.model.network import Serving, Slots, listed
+from podwire.model.addresses import Address, show_address
+from podwire.model.network import TUNNEL_INDEX, Route, Serving, Slots, listed
 from podwire.model.objects import Value
 
 MOST_RECORDS = 1000
@@ -123,4 +124,19 @@ def words(key: object, change: Change) -> str:
         return f"{key} added" + (f" ({after})" if isinstance(after, Slots) else "")
     if after is None:
         return f"{key} removed"
-    return f"{key} changed: {before} → {after}" if isinstance(after, str | int) else f"{key} changed"
+    was, now = _value(before), _value(after)
+    return f"{key} changed: {was} → {now}" if was and now and was != now else f"{key} changed"
+
+
+def _value(value: object) -> str:
+    """ "" for what has no short words. Of a route to another node the way."""
+    match value:
+        case str() | int():
+            return str(value)
+        case bytes() if len(value) in (4, 16):
+            return show_address(Address(value))
+        case Route(index=index) if index in TUNNEL_INDEX.values():
+            return "by VXLAN"
+        case Route(via=via) if via is not None:
+            return f"by way of {show_address(via)}"
+    return ""
