@@ -143,7 +143,8 @@ class Agent:
     def restore(self) -> None:
         """The first event: what the store remembers. Raises CannotStart."""
         try:
-            self.restored = restoring.restored(self.config, self.store, self.linux, self.controller.snapshot.local.boot)
+            boot = self.controller.snapshot.local.boot
+            self.restored = restoring.restored(self.config, self.store, self.linux, self.nftables, boot)
         except OSError as error:
             raise CannotStart(str(error)) from error
         self.controller.submit(self.restored)

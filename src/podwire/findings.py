@@ -9,9 +9,10 @@ from immutables import Map
 
 from podwire.dataplane.nftables.layout import MOST_BACKENDS
 from podwire.model.addresses import Address, Family, overlap, show_address
-from podwire.model.network import InternalKey, Slots
+from podwire.model.network import Frontend, HostPortKey, InternalKey, Slots
 from podwire.model.objects import NodeKey, ServiceKey
 from podwire.model.snapshot import Snapshot
+from podwire.nodes.own import own_addresses
 from podwire.nodes.routes import ways
 from podwire.services.frontends import owner, serving
 from podwire.services.room import lack
@@ -30,6 +31,7 @@ def findings(now: Snapshot) -> tuple[str, ...]:
                 *_cut(now),
                 *_left_out(now),
                 *_refused(now),
+                *_shadowed(now),
             }
         )
     )
@@ -121,6 +123,18 @@ def _refused(now: Snapshot) -> Iterator[str]:
     """What the kernel has refused, though it should have had room: somebody else's elements take it up."""
     for key in now.waiting.get("nftables", ()):
         yield f"{key}: there is no room for it in nftables: its map is full"
+
+
+def _shadowed(now: Snapshot) -> Iterator[str]:
+    """Host ports where a Service answers instead."""
+    own = {*now.node.addresses, *now.local.addresses, *own_addresses(now)}
+    for at, keys in now.host_ports.items():
+        here = (it for it in own if len(it) == len(at.address)) if not any(at.address) else (at.address,)
+        for place in (Frontend(address, at.protocol, at.port) for address in here):
+            if place in now.claims:
+                pod = min(now.attachments[key].pod for key in keys)
+                instead = f"at {show_address(place.address)} {owner(now, place)} answers instead"
+                yield f"{pod}: {HostPortKey(at)}: {instead}"
 
 
 def _services(now: Snapshot) -> Iterator[str]:

@@ -9,6 +9,7 @@ have outlived its DEL, while the disk was full. Nothing is written.
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -19,7 +20,7 @@ from podwire.controller.events import Restored
 from podwire.dataplane.linux import rebuild
 from podwire.dataplane.linux.driver import Linux
 from podwire.model.addresses import Address
-from podwire.model.network import LinkKey
+from podwire.model.network import Backend, HostPortKey, LinkKey
 from podwire.model.objects import Attachment, AttachmentKey, NodeKey
 from podwire.pods.names import link_of
 from podwire.preflight import CannotStart
@@ -37,11 +38,17 @@ def boot_of(path: Path) -> str:
     return path.read_text(encoding="ascii", errors="replace").strip()
 
 
-def restored(config: Config, store: Store, linux: Linux, boot: str) -> Restored:
+class HostPorts(Protocol):
+    """What is needed of nftables' driver."""
+
+    def host_ports(self) -> dict[HostPortKey, Backend]: ...
+
+
+def restored(config: Config, store: Store, linux: Linux, nftables: HostPorts, boot: str) -> Restored:
     """The first event. Raises CannotStart, OSError."""
     event = store.restored()
     _refuse_pods_of_another_node(config, event)
-    rebuilt = _not_in(event.attachments, linux, boot) if store.unfilled() else {}
+    rebuilt = _not_in(event.attachments, linux, nftables, boot) if store.unfilled() else {}
     rows = _identified(linux, not_given_again({**event.attachments, **rebuilt}))
     if rebuilt:
         log.warning("the store is new, and %d pods live: what it should know is taken from the kernel", len(rebuilt))
@@ -52,9 +59,10 @@ def restored(config: Config, store: Store, linux: Linux, boot: str) -> Restored:
     return replace(event, attachments=living, dead=dead, rebuilt=len(living.keys() & rebuilt.keys()))
 
 
-def _not_in(rows: Attachments, linux: Linux, boot: str) -> dict[AttachmentKey, Attachment]:
+def _not_in(rows: Attachments, linux: Linux, nftables: HostPorts, boot: str) -> dict[AttachmentKey, Attachment]:
     """Whose links are there and who has no row. Raises OSError."""
     found = rebuild.attachments(linux.read(Scope(None, frozenset())))
+    found = rebuild.with_host_ports(found, nftables.host_ports()) if found else found
     return {key: replace(it, boot=boot) for key, it in found.items() if key not in rows}
 
 

@@ -19,10 +19,11 @@ from podwire.dataplane.nftables.slots import slots
 from podwire.findings import findings
 from podwire.ipam.blocks import capacity
 from podwire.model.addresses import Address, show_address
-from podwire.model.network import Frontend, Serving, Slots
+from podwire.model.network import Backend, Frontend, HostPortKey, Serving, Slots
 from podwire.model.objects import Attachment, AttachmentKey, NodeKey, PodKey, ServiceKey
 from podwire.model.snapshot import UNKNOWN, Snapshot
 from podwire.nodes.routes import ways
+from podwire.pods import hostports
 from podwire.pods.lookup import get_interface_name, interfaces_of
 from podwire.pods.names import link_of
 from podwire.pods.wiring import leads, wiring
@@ -263,6 +264,16 @@ class PodState(Enum):
     """The last change of some part failed: what the kernel holds is unknown until it is read again."""
 
 
+class HostPortView(Struct, frozen=True):
+    """A port of the node that leads to one of a pod's; an `address` of all zeros: all that the node has."""
+
+    address: str
+    protocol: str
+    port: int
+    pod_port: int
+    state: FrontendState
+
+
 class PodView(Struct, frozen=True):
     """One attachment. `link` is the node's end of its veth pair, `index` that end's interface index."""
 
@@ -275,6 +286,7 @@ class PodView(Struct, frozen=True):
     sandbox: str
     interface: str
     netns: str
+    host_ports: tuple[HostPortView, ...] = ()
 
 
 class PodList(Struct, frozen=True):
@@ -325,7 +337,20 @@ def pod(now: Snapshot, key: AttachmentKey) -> PodView:
         sandbox=key.sandbox,
         interface=key.interface,
         netns=it.netns,
+        host_ports=tuple(_host_port(now, at, it) for at, it in sorted(hostports.mapped(it).items())),
     )
+
+
+def _host_port(now: Snapshot, at: Frontend, to: Backend) -> HostPortView:
+    return HostPortView(show_address(at.address), at.protocol.name, at.port, to.port, host_port_state(now, at, to))
+
+
+def host_port_state(now: Snapshot, at: Frontend, to: Backend) -> FrontendState:
+    """What nftables holds of a port of the node that is to lead to a pod's."""
+    held = _reported(now, "nftables").get(HostPortKey(at))
+    if held is UNKNOWN:
+        return FrontendState.FAILED
+    return FrontendState.PROGRAMMED if held == to else FrontendState.PENDING
 
 
 def pod_state(now: Snapshot, key: AttachmentKey, it: Attachment) -> PodState:

@@ -41,11 +41,7 @@ LEFT_OUT = {
 AT_ONCE = 4
 """Specs that run at the same time: most of their time is waiting."""
 
-HOST_PORTS = "host ports are later work: the plugin does not declare portMappings"
 EXPECTED: dict[str, str] = {
-    "[sig-network] HostPort validates that there is no conflict between pods with same hostPort but different hostIP "
-    "and protocol [LinuxOnly] [Conformance]": HOST_PORTS,
-    "[sig-network] KubeProxy should set TCP CLOSE_WAIT timeout [Privileged]": HOST_PORTS,
     "[sig-network] Services should fallback to local terminating endpoints when there are no ready endpoints with "
     "externalTrafficPolicy=Local": "it wants another node's pod refused at this node's port, as kube-proxy does where "
     "the network hides the pod behind its node; Podwire narrows clients from outside only",

@@ -26,6 +26,7 @@ from podwire.model.objects import (
     AttachmentKey,
     BackendPort,
     BackendSlice,
+    HostPort,
     Member,
     Node,
     NodeKey,
@@ -197,12 +198,20 @@ class Rig:
             self.agent.close()
             self.agent = self._loop = None
 
-    async def add(self, pod: str, netns: str | None = None, sandbox: str | None = None) -> Result:
+    async def add(
+        self,
+        pod: str,
+        netns: str | None = None,
+        sandbox: str | None = None,
+        host_ports: tuple[HostPort, ...] = (),
+        uid: str = "",
+    ) -> Result:
         if netns is None:
             netns = self.space(pod).path
         there = identity(netns)
+        key = self.key(pod, sandbox)
         return await self.running.controller.submit(
-            AddPod(self.key(pod, sandbox), PodKey("default", pod), netns, *there)
+            AddPod(key, PodKey("default", pod), netns, *there, uid=uid, host_ports=host_ports)
         )
 
     async def delete(self, pod: str, sandbox: str | None = None) -> Result:

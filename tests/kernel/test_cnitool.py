@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,11 @@ class Runtime:
         self.plugin = install(directory / "bin", agent.socket, agent.spool, agent.ready, sys.executable, native)
         (directory / "net.d").mkdir()
         self.configure(cniVersion="1.0.0")
+        self.asked: dict[str, Any] = {}
+        """For capabilities."""
 
-    def configure(self, **versions: Any) -> None:
-        text = json.dumps({**versions, "name": NETWORK, "plugins": [{"type": "podwire"}]})
+    def configure(self, plugins: Iterable[dict[str, Any]] = ({"type": "podwire"},), **versions: Any) -> None:
+        text = json.dumps({**versions, "name": NETWORK, "plugins": [*plugins]})
         (self.directory / "net.d" / "10-podwire.conflist").write_text(text)
 
     def run(
@@ -81,6 +83,7 @@ class Runtime:
             "CNI_PATH": str(self.plugin.parent),
             "CNI_ARGS": arguments,
             "CNI_IFNAME": interface,
+            "CAP_ARGS": json.dumps(self.asked),
         }
         return subprocess.run(
             [self.tool, verb, NETWORK, space.path], env=environment, capture_output=True, text=True, timeout=60
@@ -162,6 +165,35 @@ def test_a_pod_with_two_interfaces(runtime: Runtime, pod: Space) -> None:
     runtime.good("check", pod, arguments, "net1")
     runtime.good("del", pod, arguments, "net1")
     await_links(0)
+
+
+ANOTHER = """#!{python}
+import json, os, pathlib, sys
+given = json.load(sys.stdin)
+pathlib.Path(__file__).with_suffix("." + os.environ["CNI_COMMAND"]).write_text(json.dumps(given.get("runtimeConfig")))
+print(json.dumps(given.get("prevResult", {{}})))
+"""
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["by podwire", "by the next plugin of a chain"])
+def test_host_ports_are_mapped_by_whose_configuration_declares_them(runtime: Runtime, pod: Space, ours: bool) -> None:
+    """In a chain with another plugin for them (portmap) ours isn't asked, so nothing is mapped twice."""
+    another = runtime.plugin.with_name("another")
+    another.write_text(ANOTHER.format(python=sys.executable))
+    another.chmod(0o755)
+    declared = {"capabilities": {"portMappings": True}}
+    chain = [{"type": "podwire"} | (declared if ours else {}), {"type": "another"} | ({} if ours else declared)]
+    runtime.configure(chain, cniVersion="1.0.0")
+    mapping = {"hostPort": 8001, "containerPort": 8080, "protocol": "tcp", "hostIP": ""}
+    runtime.asked = {"portMappings": [mapping]}
+    runtime.add(pod)
+    respond(pod, "web")
+    told = json.loads(another.with_suffix(".ADD").read_text())
+    assert told == (None if ours else runtime.asked)
+    assert ask(None, "127.0.0.1", 8001) == ("web 10.1.1.1" if ours else "ConnectionRefusedError")
+    runtime.good("check", pod)
+    runtime.good("del", pod)
+    assert "8001" not in sh("nft", "list", "map", "ip", "podwire", "host_ports")
 
 
 def test_gc_without_a_list_collects_nothing(runtime: Runtime, pod: Space) -> None:

@@ -23,15 +23,15 @@ from podwire.dataplane import netlink
 from podwire.dataplane.nftables.layout import keyword, rules_of
 from podwire.dataplane.nftables.wire import GETRULE, batch
 from podwire.explain.packets import Verdict
-from podwire.model.addresses import FAMILIES, Family, parse_address, parse_prefix
-from podwire.model.objects import Object, ObjectKey, Protocol, Service, ServiceKey
+from podwire.model.addresses import FAMILIES, Address, Family, parse_address, parse_prefix
+from podwire.model.objects import HostPort, Object, ObjectKey, Protocol, Service, ServiceKey
 from podwire.trace import own, texts
 from podwire.trace.asked import asked
 from podwire.trace.driver import Busy, Tracer
 from podwire.trace.views import TraceView
 from tests.kernel.outside import FAR, NODES, connect, members
 from tests.kernel.process import agent_process
-from tests.kernel.rig import MakeSpace, Rig, by_hand, entered, respond, service, sh, silence, spaces
+from tests.kernel.rig import TARGET_PORT, MakeSpace, Rig, by_hand, entered, respond, service, sh, silence, spaces
 from tests.unit.screen import lines
 
 A, B = ("10.1.1.2", "fd01::2"), ("10.1.1.3", "fd01::3")
@@ -82,6 +82,8 @@ async def at_work(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig
             rig = Rig(tmp_path_factory.mktemp("node"), make)
             connect(rig)
             await rig.start_with_pods("a", "b", "c", objects=OBJECTS)
+            mapped = (HostPort(Address(b""), Protocol.TCP, 8888, TARGET_PORT),)
+            assert (await rig.add("b", host_ports=mapped)).error is None
             respond(node, "one")
             for family in ("-4", "-6"):
                 sh("ip", family, "-n", rig.space("c").name, "route", "flush", "table", "main")
@@ -148,6 +150,16 @@ GOOD = [
         for to in both("192.0.2.1", "fd99::1", "8080")
     ),
     *(("node", to, CONNECTED, "given to the node itself, at port 8080") for to in both("192.0.2.1", "fd99::1", "8080")),
+    *(
+        (source, f"{to}:8888", CONNECTED, f"a pod's host port: {backend}, pod default/b on this node")
+        for source in ("default/a", "node")
+        for to, backend in (("192.0.2.1", "10.1.1.3:8080"), ("[fd99::1]", "[fd01::3]:8080"))
+    ),
+    *(
+        ("default/b", to, CONNECTED, "masqueraded: a pod that reaches itself")
+        for to in both("192.0.2.1", "fd99::1", "8888")
+    ),
+    ("node", "127.0.0.1:8888", CONNECTED, "masqueraded: to the node's loopback no answer would come back"),
     ("default/a", "192.0.2.9:99", RESET, "leaves by br0 to 192.0.2.9, outside of the cluster"),
 ]
 STOPS = [

@@ -110,6 +110,19 @@ def become(family: Family, commands: str) -> None:
     here.close()
 
 
+def before_host_ports() -> None:
+    """As it was before pods could have ports of the node: without their maps, rules and chain."""
+    for ip in ("ip", "ip6"):
+        for chain in ("pre", "out", "guard", "post"):
+            lines = sh("nft", "-a", "list", "chain", ip, "podwire", chain).splitlines()
+            for line in lines:
+                rule, _, handle = line.strip().rpartition(" # handle ")
+                if "host_port" in rule or "127.0.0.0/8" in rule:
+                    sh("nft", "delete", "rule", ip, "podwire", chain, "handle", handle)
+        by_hand(f"nft flush chain {ip} podwire host_port; nft delete chain {ip} podwire host_port")
+        by_hand(f"nft delete map {ip} podwire host_ports; nft delete map {ip} podwire host_ports_at")
+
+
 def another_form() -> None:
     """A set of another size: no rule that names it can stay while it is made anew."""
     for ip in ("ip", "ip6"):
@@ -161,8 +174,14 @@ def right(streams: tuple[list[Stream], list[Stream]], kept: list[str] | None) ->
 
 @pytest.mark.parametrize(
     "older",
-    [before_serving, looking_once, each_class_drew_by_itself, another_form],
-    ids=["maps are new", "lookups were not repeated", "classes held their draws", "a map has another form"],
+    [before_serving, looking_once, each_class_drew_by_itself, before_host_ports, another_form],
+    ids=[
+        "maps are new",
+        "lookups were not repeated",
+        "classes held their draws",
+        "no pod had a port",
+        "a map has another form",
+    ],
 )
 async def test_no_new_connection_is_lost_by_an_upgrade(rig: Rig, older: Callable[[], None]) -> None:
     await rig.start_with_pods("a", "b", "c", objects=objects())

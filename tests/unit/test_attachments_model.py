@@ -150,7 +150,7 @@ class Node(RuleBasedStateMachine):
         local = replace(world.LOCAL, boot=boot)
         self.controller = Controller(Snapshot(local), world.transaction(drivers))
         self.loop = asyncio.create_task(self.controller.run())
-        restored = restoring.restored(self.config, self.store, self.kernel, boot)  # type: ignore[arg-type]
+        restored = restoring.restored(self.config, self.store, self.kernel, self.nftables, boot)  # type: ignore[arg-type]
         await self.controller.submit(restored)
         await self.controller.submit(Resync(ResyncReason.STARTUP, {world.NODE: world.NODES[0]}))
         await self._caught_up()

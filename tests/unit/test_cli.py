@@ -426,7 +426,7 @@ async def test_no_interface_of_a_pod(agent: ServedAgent, arguments: tuple[str, .
 async def test_pods_as_a_table(agent: ServedAgent) -> None:
     ran = await ask(agent, "pods")
     head, back, front = rows(ran.out)
-    assert head == ["NAMESPACE", "NAME", "INTERFACE", "ADDRESSES", "STATE", "LINK", "SANDBOX"]
+    assert head == ["NAMESPACE", "NAME", "INTERFACE", "ADDRESSES", "STATE", "LINK", "SANDBOX", "HOST", "PORTS"]
     assert front[:6] == ["shop", "front", "eth0", "10.1.1.2,", "fd01::2", "wired"]
     assert back[5] == "pending"
 

@@ -133,9 +133,15 @@ def test_a_wrong_environment(environment: dict[str, str | None], code: int, text
         pytest.param(CONFIG | {"prevResult": {}}, 7, "prevResult: podwire must be the first", id="second in a list"),
         pytest.param(CONFIG | {"ipam": {"type": "dhcp"}}, 2, 'ipam: not supported: {"type":"dhcp"}', id="other IPAM"),
         pytest.param(
-            CONFIG | {"runtimeConfig": {"portMappings": [{"hostPort": 80}]}},
+            CONFIG | {"runtimeConfig": {"bandwidth": {"ingressRate": 80}}},
             2,
-            'runtimeConfig.portMappings: not supported: [{"hostPort":80}]',
+            'runtimeConfig.bandwidth: not supported: {"ingressRate":80}',
+            id="bandwidth",
+        ),
+        pytest.param(
+            CONFIG | {"runtimeConfig": {"portMappings": [{"hostPort": 0}]}},
+            7,
+            "runtimeConfig.portMappings[0].hostPort: expected a number from 1 to 65535; found 0",
             id="port mappings",
         ),
         pytest.param(CONFIG | {"runtimeConfig": {"ips": ["10.0.0.9/24"]}}, 2, "runtimeConfig.ips", id="fixed address"),
@@ -215,6 +221,12 @@ def test_gc_needs_no_container(config: dict[str, Any], valid: frozenset[Attachme
             {"servers": ["10.96.0.11"], "options": ["ndots:5"]},
             DNS(("10.96.0.11",), "d", ("s",), ("ndots:5",)),
             id="the runtime goes before",
+        ),
+        pytest.param(
+            None,
+            {"Servers": ["10.96.0.11"], "Searches": None, "Options": ["ndots:5"]},
+            DNS(("10.96.0.11",), "", (), ("ndots:5",)),
+            id="as containerd writes it",
         ),
     ],
 )

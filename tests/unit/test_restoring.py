@@ -56,7 +56,7 @@ def restored(rows: Rows) -> e.Restored:
         config = Config("one", Path(name))
         with closing(Store(config.database)) as store:
             store.apply({key: Change(None, it) for key, it in rows.items()})
-            return restoring.restored(config, store, Memory("linux"), BOOT)  # type: ignore[arg-type]
+            return restoring.restored(config, store, Memory("linux"), Memory("nftables"), BOOT)  # type: ignore[arg-type]
 
 
 def items(it: Attachment) -> set[Address | int]:
@@ -96,7 +96,7 @@ class Node:
             controller = Controller(Snapshot(local), world.transaction(drivers))
             loop = asyncio.create_task(controller.run())
             try:
-                event = restoring.restored(self.config, self.store, self.linux, BOOT)  # type: ignore[arg-type]
+                event = restoring.restored(self.config, self.store, self.linux, self.nftables, BOOT)  # type: ignore[arg-type]
                 await controller.submit(event)
                 objects = {world.NODE: OBJECT}
                 await controller.submit(e.Resync(e.ResyncReason.STARTUP, objects, whole=False))

@@ -12,10 +12,10 @@ from podwire.controller.snapshot import fold
 from podwire.dataplane.conntrack import messages as m
 from podwire.dataplane.messages import attr, attrs, nest
 from podwire.model.addresses import FAMILIES, IPV4, IPV6, Address, Family, parse_address, parse_host_port, parse_prefix
-from podwire.model.network import Backend, ExternalKey, Frontend, InternalKey, Slots
+from podwire.model.network import Backend, ExternalKey, Frontend, HostPortKey, InternalKey, Slots
 from podwire.model.objects import Node, NodeKey, Protocol
 from podwire.model.snapshot import UNKNOWN, Local, Snapshot
-from podwire.services.stale import Flow, frontend_of, is_inside, lost, stale
+from podwire.services.stale import Flow, frontend_of, is_inside, lost, stale, watched
 
 RANGES = (parse_prefix("10.96.0.0/16"),)
 A, B, C = "10.1.1.2:53", "10.1.1.3:53", "10.1.1.4:53"
@@ -87,6 +87,57 @@ FORMER = {frontend("192.0.2.1:30054"): frozenset({backend(C)})}
 def test_a_flow_is_stale_where_its_service_sends_nobody(to: str, answers: str, is_stale: bool) -> None:
     flow = Flow(frontend(to), backend(answers), POD)
     assert stale(flow, HELD, FORMER, RANGES, POD.__eq__) is is_stale
+
+
+NODE, OTHER_NODE, ZEROS = "192.0.2.1", "192.0.2.2", "0.0.0.0"
+MAPPED = HELD | {
+    HostPortKey(frontend(f"{ZEROS}:8053")): backend(A),
+    HostPortKey(frontend(f"{NODE}:8054")): backend(A),
+    HostPortKey(frontend(f"{ZEROS}:8054")): backend(B),
+    HostPortKey(frontend(f"{ZEROS}:8055")): UNKNOWN,
+    HostPortKey(frontend(f"{ZEROS}:30053")): backend(C),
+}
+FREED = {frontend(f"{ZEROS}:8056"): frozenset({backend(A)}), frontend(f"{NODE}:8057"): frozenset({backend(A)})}
+
+
+@pytest.mark.parametrize(
+    ("to", "answers", "is_stale"),
+    [
+        pytest.param(f"{NODE}:8053", A, False, id="to the pod that has the port"),
+        pytest.param(f"{NODE}:8053", B, True, id="to one that had it"),
+        pytest.param(f"{NODE}:8053", f"{NODE}:8053", True, id="made before a pod had it"),
+        pytest.param(f"{OTHER_NODE}:8053", f"{OTHER_NODE}:8053", False, id="to another node's port"),
+        pytest.param("9.9.9.9:8053", "9.9.9.9:8053", False, id="to that port anywhere"),
+        pytest.param("9.9.9.9:8053", "172.17.0.2:53", False, id="to that port anywhere, by another's rules"),
+        pytest.param(f"{NODE}:8054", A, False, id="to the pod that has it at this address"),
+        pytest.param(f"{NODE}:8054", B, True, id="to the pod that has it at all others"),
+        pytest.param("127.0.0.1:8054", B, False, id="at another address"),
+        pytest.param(f"{NODE}:8055", C, False, id="to a port of which nothing is known"),
+        pytest.param(NODE_PORT, A, False, id="to the Service that goes before it"),
+        pytest.param(NODE_PORT, C, True, id="to the pod, where a Service goes before it"),
+        pytest.param("127.0.0.1:30053", C, False, id="to the pod, where the Service is not"),
+        pytest.param(f"{NODE}:8056", A, True, id="to a pod that has just lost it"),
+        pytest.param(f"{NODE}:8056", f"{NODE}:8056", False, id="never to the pod that has just lost it"),
+        pytest.param(f"{NODE}:8056", "172.17.0.2:53", False, id="to a container in its place, by another's rules"),
+        pytest.param(f"{NODE}:8057", A, True, id="to a pod that has just lost it at this address"),
+        pytest.param("127.0.0.1:8057", A, False, id="to a pod that has just lost it elsewhere"),
+    ],
+)
+def test_a_flow_is_stale_where_its_host_port_leads_to_nobody_or_elsewhere(
+    to: str, answers: str, is_stale: bool
+) -> None:
+    own = {parse_address(NODE), parse_address("127.0.0.1")}
+    flow = Flow(frontend(to), backend(answers), OUTSIDE)
+    assert stale(flow, MAPPED, FORMER | FREED, RANGES, POD.__eq__, own.__contains__) is is_stale
+
+
+def test_a_port_that_goes_to_another_pod_leaves_flows_stale() -> None:
+    at = HostPortKey(frontend(f"{ZEROS}:8053"))
+    assert watched(at) == at.frontend
+    assert lost(backend(A), backend(B)) == {backend(A)}
+    assert lost(backend(A), None) == {backend(A)}
+    assert lost(None, backend(A)) == frozenset()
+    assert lost(backend(A), backend(A)) is None
 
 
 @pytest.mark.parametrize(
@@ -209,7 +260,12 @@ def test_only_the_entries_of_the_frontends_asked_for_are_read(data: st.DataObjec
     flows = st.builds(Flow, frontends, st.builds(Backend, addresses, ports))
     bodies = [entry(flow, data.draw(addresses), data.draw(ports)) for flow in data.draw(st.lists(flows))]
     asked = data.draw(st.frozensets(frontends))
-    expected = [it for it in m.entries(family, bodies) if it.flow.to in asked]
+    zeros = Address(bytes(family.size))  # as an address it stands for all
+    expected = [
+        it
+        for it in m.entries(family, bodies)
+        if it.flow.to in asked or Frontend(zeros, it.flow.to.protocol, it.flow.to.port) in asked
+    ]
     assert list(m.entries(family, bodies, m.to_frontends(asked))) == expected
 
 

@@ -9,12 +9,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from podwire.controller.difference import Change, Difference, Outcome, Scope, difference
-from podwire.model.addresses import parse_address, parse_prefix
+from podwire.model.addresses import Address, parse_address, parse_prefix
 from podwire.model.network import CursorKey, UnfilledKey
-from podwire.model.objects import Attachment, AttachmentKey, PodKey
+from podwire.model.objects import Attachment, AttachmentKey, HostPort, PodKey, Protocol
 from podwire.store.database import StoreUnusable
 from podwire.store.rows import Store
 
@@ -77,6 +79,31 @@ def test_a_new_file_is_unfilled_until_a_resync_has_filled_it(tmp_path: Path) -> 
     with closing(Store(path)) as store:
         assert not store.unfilled()
         assert store.read(EVERYTHING) == ROWS
+
+
+class Older(msgspec.Struct):
+    """An attachment as versions before host ports wrote and read it."""
+
+    pod: PodKey
+    netns: str
+    addresses: tuple[bytes, ...]
+    index: int
+    confirmed: bool = False
+
+
+def test_rows_of_a_version_without_host_ports_are_read_and_it_reads_ours(path: Path) -> None:
+    key, held = next((key, it) for key, it in ROWS.items() if isinstance(it, Attachment))
+    older = Older(held.pod, held.netns, held.addresses, held.index, held.confirmed)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE attachment SET value=? WHERE sandbox=?", (msgspec.msgpack.encode(older), key.sandbox))
+    with closing(Store(path)) as store:
+        assert store.read(EVERYTHING) == ROWS
+        ports = (HostPort(Address(b""), Protocol.TCP, 80, 8080), HostPort(parse_address("::"), Protocol.UDP, 53, 53))
+        store.apply({key: Change(held, replace(held, host_ports=ports))})
+        assert store.restored().attachments[key] == replace(held, host_ports=ports)
+    with closing(sqlite3.connect(path)) as db:
+        ((row,),) = db.execute("SELECT value FROM attachment WHERE sandbox=?", (key.sandbox,)).fetchall()
+    assert msgspec.msgpack.decode(row, type=Older) == older
 
 
 def _garbage(path: Path) -> None:

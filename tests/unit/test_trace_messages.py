@@ -137,7 +137,7 @@ def test_our_own_rules_are_told_only_where_they_are_as_many() -> None:
     for chain in ("pre", "c4", "affine60", "affinein60", "learn60"):
         counts = [count for count in range(60) if own.listing(IPV4, chain, list(range(count))).rules]
         assert len(counts) == 1, chain
-    assert own.listing(IPV6, "pre", list(range(6, 13))).rules[9] == "ip6 daddr . meta l4proto . th dport vmap @svc"
+    assert own.listing(IPV6, "pre", list(range(6, 14))).rules[9] == "ip6 daddr . meta l4proto . th dport vmap @svc"
     assert own.listing(IPV4, "somebodys", [1]) == texts.NOTHING
 
 

@@ -16,12 +16,13 @@ from podwire.controller.snapshot import fold
 from podwire.controller.transaction import Capability, Transaction
 from podwire.dataplane.linux import render as linux
 from podwire.dataplane.nftables import slots as nftables
-from podwire.model.addresses import parse_address, parse_prefix
-from podwire.model.network import Frontend, Slots
+from podwire.model.addresses import FAMILIES, Address, parse_address, parse_prefix
+from podwire.model.network import Frontend, HostPortKey, Slots
 from podwire.model.objects import (
     AttachmentKey,
     BackendPort,
     BackendSlice,
+    HostPort,
     Member,
     Node,
     NodeKey,
@@ -38,6 +39,7 @@ from podwire.model.room import Capacity
 from podwire.model.snapshot import Local, Snapshot
 from podwire.nodes import outside, own, routes
 from podwire.pods import wiring
+from podwire.pods.hostports import places
 from podwire.services import backends, frontends
 
 CAPABILITIES = (
@@ -136,7 +138,23 @@ changes = st.one_of(
 )
 kube_changes = st.builds(e.KubeStateChange, st.lists(changes, min_size=1, max_size=4).map(tuple))
 attachment_keys = st.builds(AttachmentKey, st.sampled_from(["s1", "s2", "s3", "s4", "s5", "s6"]), st.just("eth0"))
-add_pods = attachment_keys.map(lambda key: e.AddPod(key, PodKey("default", key.sandbox), f"/run/netns/{key.sandbox}"))
+HOST_PORTS = tuple(
+    HostPort(address, protocol, port, 8080)
+    for address in (Address(b""), *map(parse_address, ("0.0.0.0", "::", "192.168.0.1")))
+    for protocol in (Protocol.TCP, Protocol.UDP)
+    for port in (80, 81)
+)
+host_ports = st.lists(st.sampled_from(HOST_PORTS), max_size=2).filter(
+    lambda them: len({at for it in them for at in places((it,), FAMILIES)}) == sum(1 + (not it.address) for it in them)
+)
+"""No two at one place, as a request has them."""
+add_pods = st.builds(
+    lambda key, ports: e.AddPod(
+        key, PodKey("default", key.sandbox), f"/run/netns/{key.sandbox}", host_ports=tuple(sorted(ports))
+    ),
+    attachment_keys,
+    st.just([]) | host_ports,
+)
 address_events = st.builds(
     e.NodeAddressesChanged, st.frozensets(st.sampled_from(HOME)), st.frozensets(st.sampled_from(NETWORKS))
 )
@@ -195,6 +213,10 @@ class Memory:
         else:
             self.held[key] = after
         return Outcome(after)
+
+    def host_ports(self) -> dict[HostPortKey, Any]:
+        """As the driver of nftables reads them for a store that was lost."""
+        return {key: value for key, value in self.held.items() if isinstance(key, HostPortKey)}
 
     def frontends(self) -> int:
         return sum(isinstance(key, Frontend) for key in self.held)

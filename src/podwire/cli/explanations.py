@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from podwire.cli.tables import columns, state
-from podwire.explain.packets import PacketWhy
+from podwire.explain.packets import PacketWhy, Verdict
 from podwire.explain.services import FrontendWhy, LeftOutView, ServiceWhy
 
 _INDENT = (0, 0, 0, 4)
@@ -31,6 +31,8 @@ def packet(why: PacketWhy) -> RenderableType:
     to = Text(f"to {why.destination}")
     if why.service is not None and why.state is not None:
         to = Text.assemble(f"to {why.destination}, Service {why.service}, ", state(why.state.value))
+    if why.verdict is Verdict.HOST_PORT and why.state is not None:
+        to = Text.assemble(f"to {why.destination}, ", state(why.state.value))
     parts: list[RenderableType] = [Text(source), to, Text.assemble((why.verdict.value, "bold"), f": {why.way}")]
     if why.choices:
         rows = columns("BACKEND", "WHERE", "SEES AS CLIENT", "BECAUSE")

@@ -64,11 +64,16 @@ def services(seen: views.ServiceList, *, full: bool) -> RenderableType:
 def pods(seen: views.PodList) -> RenderableType:
     if not seen.pods:
         return "no pods"
-    table = columns("NAMESPACE", "NAME", "INTERFACE", "ADDRESSES", "STATE", "LINK", "SANDBOX")
+    table = columns("NAMESPACE", "NAME", "INTERFACE", "ADDRESSES", "STATE", "LINK", "SANDBOX", "HOST PORTS")
     for it in seen.pods:
-        addresses = ", ".join(it.addresses)
-        table.add_row(it.namespace, it.name, it.interface, addresses, state(it.state.value), it.link, it.sandbox[:12])
+        last = it.link, it.sandbox[:12], ", ".join(map(_host_port_of, it.host_ports)) or "none"
+        table.add_row(it.namespace, it.name, it.interface, ", ".join(it.addresses), state(it.state.value), *last)
     return table
+
+
+def _host_port_of(it: views.HostPortView) -> str:
+    odd = "" if it.state is views.FrontendState.PROGRAMMED else f" ({it.state.value})"
+    return f"{_host_port(it.address, it.port)}/{it.protocol} to {it.pod_port}{odd}"
 
 
 def interface(seen: views.InterfaceView) -> RenderableType:

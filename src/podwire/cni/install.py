@@ -23,6 +23,8 @@ from podwire.cni.errors import VERSIONS
 PLUGIN = "podwire"
 CONFLIST = "10-podwire.conflist"
 """Runtimes take the first file of the directory, by name."""
+CAPABILITIES = ("portMappings",)
+"""What a runtime may ask for in `runtimeConfig` (CNI conventions)."""
 OLDEST_PYTHON = 11
 """The minor version that the Python plugin needs."""
 _HERE = Path(__file__).parent
@@ -80,7 +82,8 @@ def conflist_part(directory: Path) -> Part:
     """Runtimes from libcni 1.2 on take the newest of `cniVersions`, older ones know `cniVersion` only, and would refuse
     an answer of version 1.1.0."""
     versions = {"cniVersion": "1.0.0", "cniVersions": list(VERSIONS)}
-    text = json.dumps({**versions, "name": PLUGIN, "plugins": [{"type": PLUGIN}]}, indent=2) + "\n"
+    plugin = {"type": PLUGIN, "capabilities": dict.fromkeys(CAPABILITIES, True)}
+    text = json.dumps({**versions, "name": PLUGIN, "plugins": [plugin]}, indent=2) + "\n"
     return Part(directory / CONFLIST, text.encode(), 0o644)
 
 

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
-from podwire.cni import shim
+from podwire.cni import portmappings, shim
 from podwire.cni.errors import VERSIONS, CniError, ErrorCode
 from podwire.cni.result import DNS
-from podwire.model.objects import AttachmentKey, PodKey
+from podwire.model.objects import AttachmentKey, HostPort, PodKey
 from podwire.pods.names import MOST_SANDBOX
 
 Form = TypeVar("Form", DNS, "RuntimeDNS")
@@ -42,7 +42,7 @@ GC_SINCE = "1.1.0"
 _TRUE, _FALSE = ("1", "true"), ("0", "false")
 _ARGUMENTS = ("K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_INFRA_CONTAINER_ID", "K8S_POD_UID")
 
-_UNSUPPORTED = ("portMappings", "bandwidth", "ips", "mac")
+_UNSUPPORTED = ("bandwidth", "ips", "mac")
 """Of runtimeConfig: what would change the pod's network (CNI conventions)."""
 
 
@@ -76,7 +76,7 @@ class RuntimeDNS(Struct, frozen=True):
 class Request(Struct, frozen=True):
     """`key`, `pod`, `uid` and `netns` are set for ADD, CHECK and DEL only; a DEL's netns may be "", `uid` (the pod's in
     Kubernetes) is where nobody tells it. `valid` is set for GC only: None where the runtime has sent no list, so that
-    nothing is to be collected."""
+    nothing is to be collected. `host_ports` are set for ADD and CHECK."""
 
     command: str
     config: NetworkConfig
@@ -85,12 +85,16 @@ class Request(Struct, frozen=True):
     netns: str = ""
     uid: str = ""
     valid: frozenset[AttachmentKey] | None = None
+    host_ports: tuple[HostPort, ...] = ()
 
     @property
     def dns(self) -> DNS:
         """As configured; where the runtime gives some of it for this pod, that goes before. Raises CniError."""
         ours = _converted("dns", self.config.dns, DNS)
-        told = _converted("runtimeConfig.dns", (self.config.runtime_config or {}).get("dns"), RuntimeDNS)
+        given = (self.config.runtime_config or {}).get("dns")
+        if isinstance(given, dict):  # as Go reads it: names in any case (containerd's have a capital), null for nothing
+            given = {name.lower(): value for name, value in given.items() if value is not None}
+        told = _converted("runtimeConfig.dns", given, RuntimeDNS)
         return DNS(
             told.servers or ours.nameservers, ours.domain, told.searches or ours.search, told.options or ours.options
         )
@@ -127,7 +131,9 @@ def parse_request(environment: Iterable[str], stdin: bytes) -> Request:
         found = f"{len(sandbox)} bytes"
         raise _environment("CNI_CONTAINERID", f"expected at most {MOST_SANDBOX} bytes; found {found}")
     arguments = parse_arguments(variables.get("CNI_ARGS", ""))
-    return Request(command, config, key, pod_of(arguments, sandbox), netns, arguments.get("K8S_POD_UID", ""))
+    pod, uid = pod_of(arguments, sandbox), arguments.get("K8S_POD_UID", "")
+    host_ports = portmappings.parse((config.runtime_config or {}).get("portMappings"))
+    return Request(command, config, key, pod, netns, uid, host_ports=host_ports)
 
 
 def asked_version(stdin: bytes) -> str:

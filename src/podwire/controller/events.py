@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from podwire.controller.difference import Outcome
 from podwire.model.addresses import Address, Prefix, show_address
 from podwire.model.network import Frontend
-from podwire.model.objects import Attachment, AttachmentKey, Object, ObjectKey, PodKey, Value
+from podwire.model.objects import Attachment, AttachmentKey, HostPort, Object, ObjectKey, PodKey, Value
 
 _SHOWN = 3
 
@@ -42,6 +42,8 @@ class Refusal(Enum):
     OCCUPIED = "the network namespace has an interface of ours already"
     NAMED = "another attachment's link has the same name"
     NOT_STORED = "it can't be written down now"
+    PORT_TAKEN = "another pod has a host port that is asked for"
+    PORT_UNFIT = "the pod has no address of a host port's family"
 
 
 class Refused(Exception):
@@ -58,7 +60,8 @@ class Event(Value, frozen=True):
 
 class AddPod(Event, frozen=True):
     """Attach a pod. `netns` is the path of its network namespace, `device` and `inode` tell which one that is. `uid` is
-    the pod's in Kubernetes, `network` the name of the CNI configuration; both may be ""."""
+    the pod's in Kubernetes, `network` the name of the CNI configuration; both may be "". No two of `host_ports` are at
+    one place."""
 
     key: AttachmentKey
     pod: PodKey
@@ -67,6 +70,7 @@ class AddPod(Event, frozen=True):
     inode: int = 0
     uid: str = ""
     network: str = ""
+    host_ports: tuple[HostPort, ...] = ()
     again: bool = False
     """It was refused once, and what was dead has been released since."""
     on_failure: ClassVar[OnFailure] = OnFailure.REVERT

@@ -13,7 +13,7 @@ from podwire.controller.difference import Change
 from podwire.controller.events import FlowsReconciled
 from podwire.controller.transaction import Result
 from podwire.model.addresses import Address, show_address
-from podwire.model.network import TUNNEL_INDEX, Route, Serving, Slots, listed
+from podwire.model.network import TUNNEL_INDEX, Backend, Route, Serving, Slots, listed
 from podwire.model.objects import Value
 
 MOST_RECORDS = 1000
@@ -121,7 +121,7 @@ def words(key: object, change: Change) -> str:
             told.append(after.kind)
         return f"{key}: {' '.join(told)}"
     if before is None:
-        return f"{key} added" + (f" ({after})" if isinstance(after, Slots) else "")
+        return f"{key} added" + (f" ({after})" if isinstance(after, Slots | Backend) else "")
     if after is None:
         return f"{key} removed"
     was, now = _value(before), _value(after)
@@ -131,7 +131,7 @@ def words(key: object, change: Change) -> str:
 def _value(value: object) -> str:
     """ "" for what has no short words. Of a route to another node the way."""
     match value:
-        case str() | int():
+        case str() | int() | Backend():
             return str(value)
         case bytes() if len(value) in (4, 16):
             return show_address(Address(value))

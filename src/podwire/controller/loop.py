@@ -40,6 +40,7 @@ from podwire.controller.transaction import Result, Transaction
 from podwire.model.network import LinkKey, Space
 from podwire.model.objects import AttachmentKey
 from podwire.model.snapshot import Snapshot, Touched
+from podwire.pods import hostports
 from podwire.pods.lookup import predecessors, replaced
 from podwire.pods.names import link_of
 
@@ -219,7 +220,12 @@ class Controller:
                 self._queue(self._follow_ups, PodWired(key), answer)
                 self._displace(result.event)
                 return True
-            case AddPod(again=False) if result.refusal in (None, Refusal.OCCUPIED, Refusal.EXHAUSTED):
+            case AddPod(again=False) if result.refusal in (
+                None,
+                Refusal.OCCUPIED,
+                Refusal.EXHAUSTED,
+                Refusal.PORT_TAKEN,
+            ):
                 if self._make_room(result.event, result.refusal):
                     self._requests.appendleft((replace(result.event, again=True), answer))
                     return True
@@ -271,6 +277,9 @@ class Controller:
         if refusal is None:
             return self._displace(refused)
         now = self.snapshot
+        if refusal is Refusal.PORT_TAKEN:  # by another pod: the same one's old sandbox is in nobody's way
+            taken = hostports.rivals(now, refused.key, refused.pod, refused.uid, refused.host_ports)
+            return self._look_after(frozenset(taken.values()))
         former = replaced(now, refused.key, refused.pod, refused.uid)
         if refusal is Refusal.OCCUPIED:
             former &= now.housed.get(Space(refused.netns, refused.device, refused.inode), frozenset())
@@ -278,14 +287,19 @@ class Controller:
             self._next(SandboxReplaced(former))
             return True
         if refusal is Refusal.EXHAUSTED:
-            if self._dead(frozenset(now.attachments)):  # or its link alone was deleted: then it is made again
-                self._next(Resync(ResyncReason.HEALING, drivers=frozenset(("linux",))))
-                return True
-            return False
+            return self._look_after(frozenset(now.attachments))
         space = Space(refused.netns, refused.device, refused.inode)
         dead = self._dead(now.housed.get(space, frozenset()) - {refused.key})
         if dead:
             self._next(SandboxGone(dead))
+        return bool(dead)
+
+    def _look_after(self, keys: frozenset[AttachmentKey]) -> bool:
+        """Whether any of these are dead: they are on their way out then. Where only a link was deleted it is made
+        again."""
+        dead = self._dead(keys)
+        if dead:
+            self._next(Resync(ResyncReason.HEALING, drivers=frozenset(("linux",))))
         return bool(dead)
 
     def _dead(self, keys: frozenset[AttachmentKey]) -> frozenset[AttachmentKey]:

@@ -14,11 +14,12 @@ from podwire.controller import events as e
 from podwire.controller import objects
 from podwire.controller.difference import Outcome
 from podwire.ipam import blocks
-from podwire.model.addresses import Address
-from podwire.model.network import Frontend, LinkKey, RouteKey, Space
-from podwire.model.objects import Attachment, AttachmentKey, ServiceKey
+from podwire.model.addresses import Address, family_of
+from podwire.model.network import Frontend, HostPortKey, LinkKey, RouteKey, Space, listed
+from podwire.model.objects import Attachment, AttachmentKey, HostPort, ServiceKey
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 from podwire.nodes.own import own_addresses, remembered
+from podwire.pods import hostports
 from podwire.pods.names import interface_name, link_of
 from podwire.pods.readiness import obstacle
 from podwire.pods.wiring import space_of
@@ -32,8 +33,9 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
     match event:
         case e.AddPod(key):
             after = _add_pod(now, event)
-            mates = [_with_housemates(it, frozenset((key,))).attachments for it in (now, after)]
-            return after, Touched(attachments=mates[0] | mates[1])
+            mates = (_with_housemates(it, frozenset((key,))).attachments for it in (now, after))
+            rest = (hostports.sharing(it, key) for it in (now, after))
+            return after, Touched(attachments=frozenset().union(*mates, *rest))
         case e.PodWired(key):
             confirmed = replace(now.attachments[key], confirmed=True)
             return _hold(now, key, confirmed), Touched(attachments=frozenset((key,)))
@@ -92,9 +94,14 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
                 f"{event.netns} has an interface of podwire already: {other.interface} of sandbox {other.sandbox}"
                 f" (pod {pod.namespace}/{pod.name})",
             )
+    taken = hostports.rivals(now, key, event.pod, event.uid, event.host_ports)
+    if taken:
+        raise e.Refused(e.Refusal.PORT_TAKEN, _taken(now, taken))
     before = now.attachments.get(event.key)
     if before is not None:  # a repeated ADD keeps its addresses and its confirmation
+        _refuse_unfit(event.host_ports, before.addresses)
         there = {"netns": event.netns, "device": event.device, "inode": event.inode, "boot": now.local.boot}
+        there |= {"host_ports": event.host_ports}
         known = {name: value for name in ("uid", "network") if (value := getattr(event, name))}
         return _hold(now, event.key, replace(before, pod=event.pod, **there, **known))
     link = interface_name(key)
@@ -117,6 +124,7 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
         cursors = cursors.set(block, free[1])
     for old in set(cursors) - set(now.node.pod_cidrs):
         cursors = cursors.delete(old)
+    _refuse_unfit(event.host_ports, addresses)
     index = blocks.next_index(link, now.ledger)
     attachment = Attachment(
         event.pod,
@@ -130,8 +138,27 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
         serial=now.serial + 1,
         link=link,
         boot=now.local.boot,
+        host_ports=event.host_ports,
     )
     return _hold(replace(now, cursors=cursors), event.key, attachment)
+
+
+def _taken(now: Snapshot, taken: Mapping[Frontend, AttachmentKey]) -> str:
+    found = []
+    for key in sorted(set(taken.values())):
+        pod = now.attachments[key].pod
+        theirs = listed(str(HostPortKey(at)) for at in sorted(taken) if taken[at] == key)
+        found.append(f"pod {pod.namespace}/{pod.name} (sandbox {key.sandbox}) has {theirs}")
+    return "; ".join(found)
+
+
+def _refuse_unfit(asked: Iterable[HostPort], addresses: Iterable[Address]) -> None:
+    """Raises Refused. A port at all addresses of both families is content with those that the pod has."""
+    families = {family_of(address) for address in addresses}
+    for it in asked:
+        if it.address and family_of(it.address) not in families:
+            at = HostPortKey(Frontend(it.address, it.protocol, it.port))
+            raise e.Refused(e.Refusal.PORT_UNFIT, f"{at}: the pod has no {family_of(it.address)} address")
 
 
 def unclaimed(now: Snapshot, network: str, valid: frozenset[AttachmentKey], serial: int) -> frozenset[AttachmentKey]:
@@ -145,9 +172,24 @@ def _hold(now: Snapshot, key: AttachmentKey, attachment: Attachment) -> Snapshot
     ledger = now.ledger
     for item in _items(attachment):
         ledger = ledger.set(item, key)
-    housed = _house(now.housed, key, now.attachments.get(key), attachment)
-    serial = max(now.serial, attachment.serial)
-    return replace(now, attachments=now.attachments.set(key, attachment), ledger=ledger, housed=housed, serial=serial)
+    before = now.attachments.get(key)
+    return replace(
+        now,
+        attachments=now.attachments.set(key, attachment),
+        ledger=ledger,
+        housed=_house(now.housed, key, before, attachment),
+        host_ports=_listed(now, key, before, attachment),
+        serial=max(now.serial, attachment.serial),
+    )
+
+
+def _listed(
+    now: Snapshot, key: AttachmentKey, before: Attachment | None, after: Attachment | None
+) -> Map[Frontend, frozenset[AttachmentKey]]:
+    found = now.host_ports
+    for at, keys in hostports.claimed(found, key, before, after).items():
+        found = found.set(at, keys) if keys else found.delete(at)
+    return found
 
 
 def _house(
@@ -195,7 +237,9 @@ def _held_by(now: Snapshot, keys: Iterable[Any]) -> Touched:
 def _released(now: Snapshot, keys: frozenset[AttachmentKey]) -> tuple[Snapshot, Touched]:
     """What a pod had in place of the node, since the block came to it later, is the node's again."""
     before, touched = own_addresses(now), _with_housemates(now, keys)
-    for key in keys:
+    heirs = frozenset(other for key in keys for other in hostports.sharing(now, key))
+    touched = replace(touched, attachments=touched.attachments | heirs)
+    for key in sorted(keys):
         now = _release(now, key)
     nodes = frozenset((now.local.key,)) if own_addresses(now) != before else frozenset()
     return now, replace(touched, nodes=nodes)
@@ -209,8 +253,13 @@ def _release(now: Snapshot, key: AttachmentKey) -> Snapshot:
     for item in _items(held):
         if ledger.get(item) == key:
             ledger = ledger.delete(item)
-    housed = _house(now.housed, key, held, None)
-    return replace(now, attachments=now.attachments.delete(key), ledger=ledger, housed=housed)
+    return replace(
+        now,
+        attachments=now.attachments.delete(key),
+        ledger=ledger,
+        housed=_house(now.housed, key, held, None),
+        host_ports=_listed(now, key, held, None),
+    )
 
 
 def _items(held: Attachment) -> tuple[Address | int, ...]:
@@ -230,6 +279,8 @@ def _waiting(now: Snapshot, driver: str) -> Touched:
         address: Address | None = getattr(key, "address", None)
         for claim in (frontend, address):
             services.update(now.claims.get(claim, ()) if claim is not None else ())
+        if isinstance(key, HostPortKey):
+            attachments |= now.host_ports.get(key.frontend, NOBODY)
         if address is not None and address in now.ledger:
             attachments.add(now.ledger[address])
     return Touched(services=frozenset(services), attachments=frozenset(attachments))

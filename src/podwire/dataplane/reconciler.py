@@ -24,9 +24,11 @@ from podwire.controller.events import FlowsReconciled, Resync
 from podwire.controller.loop import Controller
 from podwire.controller.transaction import Result, Step
 from podwire.model.addresses import Address, Prefix
-from podwire.model.network import Backend, Frontend, InternalKey
+from podwire.model.network import Backend, Frontend, HostPortKey, InternalKey
 from podwire.model.snapshot import UNKNOWN, Snapshot
-from podwire.services.stale import NONE, Flow, frontend_of, is_inside, lost, stale
+from podwire.nodes.own import is_own
+from podwire.pods.hostports import answers
+from podwire.services.stale import NONE, Flow, is_inside, lost, stale, watched
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +149,7 @@ class Reconciler:
             self._look_soon()
 
     def _doubt(self, outcomes: Iterable[tuple[Any, Outcome]]) -> None:
-        failed = (frontend_of(key) for key, outcome in outcomes if outcome.error is not None)
+        failed = (watched(key) for key, outcome in outcomes if outcome.error is not None)
         self._doubtful.update(frontend for frontend in failed if frontend is not None)
 
     def _add(self, changes: Iterable[tuple[Any, Change]], everything: bool) -> None:
@@ -155,7 +157,7 @@ class Reconciler:
         for key, change in changes:
             if everything and change.before is None:
                 continue
-            frontend, gone = frontend_of(key), lost(change.before, change.after)
+            frontend, gone = watched(key), lost(change.before, change.after)
             if frontend is not None and gone is not None:
                 self._fresh.add(frontend, gone)
 
@@ -238,7 +240,7 @@ class Reconciler:
 
     def _is_unknown(self, frontend: Frontend) -> bool:
         held, _ = _in_force(self._controller.snapshot)
-        return UNKNOWN in (held.get(frontend), held.get(InternalKey(frontend)))
+        return UNKNOWN in [held.get(key) for key in (frontend, InternalKey(frontend), HostPortKey(frontend))]
 
     def _repeat(self, work: Work) -> None:
         self._second.remove(work)
@@ -288,12 +290,11 @@ class Reconciler:
 
     def _stale_entries(self, memory: Memory, work: Work, now: Snapshot) -> list[Entry]:
         began = thread_time()
-        held, ranges = _in_force(now)
-        inside = partial(is_inside, now)
+        judged = _judge(now, work)
         found = [
             entry
             for entry in memory.read(work.former, work.everything, self._ended.is_set)
-            if _all_stale(entry, held, work.former, ranges, inside)
+            if _all_stale(entry, judged)
         ]
         self._cost += thread_time() - began
         return found
@@ -302,9 +303,8 @@ class Reconciler:
         """Adds what was deleted to `deleted`. Raises OSError."""
         for at in range(0, len(found), SLICE):
             async with self._controller.settled() as now:
-                held, ranges = _in_force(now)
-                inside = partial(is_inside, now)
-                still = [it for it in found[at : at + SLICE] if _all_stale(it, held, work.former, ranges, inside)]
+                judged = _judge(now, work)
+                still = [it for it in found[at : at + SLICE] if _all_stale(it, judged)]
                 done, error = memory.delete(still)
             deleted.update(entry.flow.to for entry in done)
             if error is not None:
@@ -322,18 +322,22 @@ def _parts(told: Mapping[Key, Told]) -> Iterator[list[tuple[Key, Told]]]:
         yield some
 
 
-def _all_stale(
-    entry: Entry,
-    held: Mapping[Any, Any],
-    former: Mapping[Frontend, frozenset[Backend]],
-    ranges: tuple[Prefix, ...],
-    inside: Callable[[Address], bool],
-) -> bool:
-    if not stale(entry.flow, held, former, ranges, inside):
-        return False
-    return not entry.others or all(stale(it, held, former, ranges, inside) for it in entry.others)
+def _judge(now: Snapshot, work: Work) -> Callable[[Flow], bool]:
+    """Whether a flow is stale."""
+    held, ranges = _in_force(now)
+    inside, mapping = partial(is_inside, now), partial(is_mapped, now)
+    return lambda flow: stale(flow, held, work.former, ranges, inside, mapping)
+
+
+def _all_stale(entry: Entry, judged: Callable[[Flow], bool]) -> bool:
+    return judged(entry.flow) and all(map(judged, entry.others))
 
 
 def _in_force(now: Snapshot) -> tuple[Mapping[Any, Any], tuple[Prefix, ...]]:
     """What nftables holds, and where nothing but frontends can be."""
     return now.programmed.get("nftables", {}), now.service_ranges if now.whole else ()
+
+
+def is_mapped(now: Snapshot, address: Address) -> bool:
+    """Whether the host ports at all addresses of the node are at this one."""
+    return is_own(now, address) and answers(address)

@@ -6,18 +6,21 @@ sees from the rules (chains `post` and `remote` of dataplane/nftables/layout.py)
 
 from collections.abc import Iterator
 from enum import Enum
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from podwire import views
-from podwire.explain.places import Places, by_vxlan, is_masqueraded, is_own, node_of, own, own_source, places, where
+from podwire.explain.places import Places, by_vxlan, is_masqueraded, node_of, own, own_source, places, where
 from podwire.explain.services import LIMITS, fitting, pods_of, show, show_frontend
 from podwire.findings import no_room
 from podwire.model.addresses import Address, Family, Prefix, family_of, parse_address, parse_host_port, show_address
 from podwire.model.network import Backend, Frontend, InternalKey, Serving
 from podwire.model.objects import AttachmentKey, PodKey, Protocol
 from podwire.model.snapshot import Snapshot
+from podwire.nodes.own import LOOPBACKS, is_own
 from podwire.nodes.routes import gateway_to
+from podwire.pods import hostports
 from podwire.services.frontends import allowed_sources, owner, serving
 from podwire.services.room import lacking
 
@@ -32,6 +35,8 @@ class Verdict(Enum):
     """The client is told so at once."""
     DROPPED = "dropped"
     """It vanishes: the traffic policy or the Service's source ranges say so."""
+    HOST_PORT = "host port"
+    """A pod has that port of the node: it goes there, its destination rewritten."""
     PASSED_ON = "passed on as it is"
     """No Service is there."""
 
@@ -79,6 +84,10 @@ def explain_packet(now: Snapshot, source: Address | None, to: Frontend) -> Packe
         verdict, way = _balanced(to, wanted, len(choices)) if not banned else _banned(sources)
         notes = tuple(_notes(known, client, state))
         return PacketWhy(shown, told, show_frontend(to), verdict, show(key), state, way, choices, notes)
+    mapped = _mapped(known, client, to)
+    if mapped is not None and not only_services(now, to.address):
+        it = mapped
+        return PacketWhy(shown, told, show_frontend(to), it.verdict, None, it.state, it.way, it.choices, ())
     if only_services(now, to.address) or (_is_elsewhere(now, client) and is_external_ip(now, to.address)):
         nobody = full or "no Service has this port and protocol of the address, which is only Services'"
         way = f"{nobody}; {_refusal(to.protocol)}"
@@ -90,6 +99,29 @@ def explain_packet(now: Snapshot, source: Address | None, to: Frontend) -> Packe
         way = f"{full}; it goes to {way}" if full else way
     held = views.FrontendState.NO_ROOM if full else None
     return PacketWhy(shown, told, show_frontend(to), verdict, show(key) if full and key else None, held, way, (), ())
+
+
+class _Mapped(NamedTuple):
+    verdict: Verdict
+    way: str
+    state: views.FrontendState | None = None
+    choices: tuple[Choice, ...] = ()
+
+
+def _mapped(known: Places, client: Address | None, to: Frontend) -> _Mapped | None:
+    """None: no pod has that port of the node, or it is no port of the node."""
+    now = known.now
+    if to.address in LOOPBACKS[0] and client is not None and not is_own(now, client):
+        return _Mapped(Verdict.DROPPED, "the node's loopback is reached from the node only")
+    found = hostports.found(now, to) if is_own(now, to.address) else None
+    if found is None:
+        return None
+    at, key = found
+    pod, backend = now.attachments[key].pod, hostports.mapped(now.attachments[key])[at]
+    choice = _choice(known, client, backend, {})
+    state = views.host_port_state(now, at, backend)
+    way = f"pod {pod.namespace}/{pod.name} has {show_frontend(at)}"
+    return _Mapped(Verdict.HOST_PORT, way, state, (choice,))
 
 
 def _balanced(to: Frontend, wanted: Serving, choices: int) -> tuple[Verdict, str]:
@@ -125,6 +157,8 @@ def _choice(known: Places, client: Address | None, backend: Backend, pods: dict[
 def seen_client(known: Places, client: Address | None, backend: Address) -> tuple[Address | None, str]:
     """Whom a backend sees behind a frontend, and why; `client` None is an address of the node."""
     now, family, tunnelled = known.now, family_of(backend), by_vxlan(known, backend)
+    if client is not None and client in LOOPBACKS[0] and backend in now.ledger:
+        return own(now, family), "masqueraded: to the node's loopback no answer would come back"
     if client is None or (is_own(now, client) and client not in now.ledger):
         if tunnelled and client != own(now, family):
             return own(now, family), "masqueraded: the way is by VXLAN, and so must the answer's be"

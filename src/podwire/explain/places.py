@@ -14,7 +14,6 @@ from podwire.model.addresses import (
     Prefix,
     family_of,
     parse_address,
-    parse_prefix,
     prefix_around,
     show_address,
 )
@@ -22,11 +21,9 @@ from podwire.model.objects import AttachmentKey, NodeKey, PodKey
 from podwire.model.snapshot import Snapshot
 from podwire.nodes import routes
 from podwire.nodes.outside import unmasqueraded
-from podwire.nodes.own import own_address_of, own_addresses
+from podwire.nodes.own import LOOPBACKS, is_own, own_address_of
 from podwire.nodes.routes import gateway_to
 from podwire.pods.names import link_of
-
-_LOOPBACK = (parse_prefix("127.0.0.0/8"), parse_prefix("::1/128"))
 
 
 class Places(NamedTuple):
@@ -122,15 +119,6 @@ def _around(known: Places, blocks: Container[Prefix], address: Address) -> Prefi
 # --- this node ---------------------------------------------------------------------------------
 
 
-def is_own(now: Snapshot, address: Address) -> bool:
-    return (
-        address in now.node.addresses
-        or address in now.local.addresses
-        or address in own_addresses(now)
-        or any(address in loopback for loopback in _LOOPBACK)
-    )
-
-
 def own(now: Snapshot, family: Family) -> Address | None:
     """The node's address on lo, of its first block of that family."""
     return own_address_of(now, family)
@@ -145,7 +133,7 @@ def own_source(known: Places, to: Address) -> Address | None:
     VXLAN. All else leaves by the uplink.
     """
     now, family = known.now, family_of(to)
-    if any(to in loopback for loopback in _LOOPBACK):
+    if any(to in loopback for loopback in LOOPBACKS):
         return parse_address("127.0.0.1" if len(to) == 4 else "::1")
     if is_own(now, to):
         return to

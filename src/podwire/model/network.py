@@ -69,6 +69,8 @@ class Link(Value, frozen=True):
     mtu: int
     altnames: tuple[str, ...]
     alias: str
+    localnet: bool = False
+    """Whether it may carry what the node's own 127.0.0.0/8 sends (ip-sysctl, route_localnet)."""
     astray: tuple[str, ...] = ()
     """What of the node's end is not as it was born: its name, or settings below net/ in /proc/sys."""
 
@@ -418,6 +420,16 @@ class AffinityKey(Value, frozen=True):
 
     def __str__(self) -> str:
         return f"affinity of {self.seconds} s ({self.family})"
+
+
+class HostPortKey(Value, frozen=True):
+    """A port of the node's own that leads to a pod's; the value is that Backend. An address of all zeros stands for all
+    that the node has in the family, and gives way to one that is named."""
+
+    frontend: Frontend
+
+    def __str__(self) -> str:
+        return f"host port {show_host_port(self.frontend.address, self.frontend.port)}/{self.frontend.protocol.name}"
 
 
 class HoldersKey(Value, frozen=True):

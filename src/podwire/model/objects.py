@@ -179,6 +179,16 @@ class ServiceCIDR(Value, frozen=True):
     prefixes: tuple[Prefix, ...]
 
 
+class HostPort(Value, frozen=True):
+    """A port of the node that leads to one of a pod's (CNI conventions, "portMappings"). `address` is the node's, all
+    zeros: all of that family, b"": all of both. `target` is the pod's port."""
+
+    address: Address
+    protocol: Protocol
+    port: int
+    target: int
+
+
 class Attachment(Value, frozen=True):
     """One pod interface as this node has given it.
 
@@ -188,7 +198,7 @@ class Attachment(Value, frozen=True):
     `uid` is the pod's in Kubernetes, `network` the name of the CNI configuration (both "" where not told, and in the
     rows of older versions). Of two attachments the later has the greater `serial`. `link` is the name of the node's end
     ("" in the rows of older versions: `pods/names.py`). `boot` is the ID of the boot in which it was made ("" in
-    the rows of older versions).
+    the rows of older versions). `host_ports`, sorted: none in the rows of older versions.
     """
 
     pod: PodKey
@@ -203,6 +213,7 @@ class Attachment(Value, frozen=True):
     serial: int = 0
     link: str = ""
     boot: str = ""
+    host_ports: tuple[HostPort, ...] = ()
 
 
 ObjectKey = NamespaceKey | NodeKey | PodKey | ServiceKey | SliceKey | ServiceCIDRKey

@@ -2,7 +2,7 @@
 
 Invariants: nothing here changes in place; the fold (`controller/snapshot.py`) makes the next one. Whatever a decision
 reads is in here, allocation and what the drivers last reported included, so that the same snapshot always gives the
-same network. Indexes (`homes` to `ledger`) are derived: they never say what the values do not.
+same network. Indexes (`homes` to `host_ports`) are derived: they never say what the values do not.
 """
 
 from collections.abc import Container
@@ -166,6 +166,9 @@ class Snapshot(Struct, frozen=True):
     """Pod addresses and interface indexes in use."""
     housed: Map[str, frozenset[AttachmentKey]] = Map()
     """By pods' network namespace, and by the path that led to it: who is attached there."""
+    host_ports: Map[Frontend, frozenset[AttachmentKey]] = Map()
+    """By port of the node, with an address of all zeros for all that it has: whose it is. Several are sandboxes of one
+    pod, one after the other."""
     serial: int = 0
     """The greatest that an attachment ever had."""
     cursors: Map[Prefix, int] = Map()

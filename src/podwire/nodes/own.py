@@ -10,7 +10,7 @@ first and any other is refused.
 from typing import Any
 
 from podwire.ipam.blocks import own_address
-from podwire.model.addresses import FAMILIES, Address, Family, family_of
+from podwire.model.addresses import FAMILIES, Address, Family, family_of, parse_prefix
 from podwire.model.network import (
     LOOPBACK,
     AddressKey,
@@ -34,6 +34,8 @@ SYSCTLS: dict[str, str] = {
 }
 """By path below /proc/sys. Of connection tracking: seconds without a packet after which a TCP connection is forgotten,
 as KubeProxyConntrackConfiguration has them by default; the kernel alone gives a half-closed one a minute."""
+
+LOOPBACKS = (parse_prefix("127.0.0.0/8"), parse_prefix("::1/128"))
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
@@ -65,6 +67,16 @@ def own_addresses(now: Snapshot) -> tuple[Address, ...]:
 def own_address_of(now: Snapshot, family: Family) -> Address | None:
     """That of the node's first block of the family."""
     return next((address for address in own_addresses(now) if family_of(address) == family), None)
+
+
+def is_own(now: Snapshot, address: Address) -> bool:
+    """Whether it is this node's, as far as is known: of link-local ones the kernel alone knows."""
+    return (
+        address in now.node.addresses
+        or address in now.local.addresses
+        or address in own_addresses(now)
+        or any(address in loopback for loopback in LOOPBACKS)
+    )
 
 
 def remembered(now: Snapshot) -> dict[ObjectKey, Object]:

@@ -1,4 +1,4 @@
-"""A pod's attachment: its link, addresses, routes and neighbours. Pure.
+"""A pod's attachment: its link, addresses, routes, neighbours and host ports. Pure.
 
 Invariants: routed, never bridged. Each pod has host prefixes only; its gateway is the same link-local address on every
 node, reached on-link, and both ends know the other by a permanent neighbour, so nothing is ever resolved. Of several
@@ -28,6 +28,7 @@ from podwire.model.network import (
 )
 from podwire.model.objects import Attachment, AttachmentKey
 from podwire.model.snapshot import Snapshot, Touched
+from podwire.pods import hostports
 from podwire.pods.names import ALIAS_BYTES, altnames, link_of, pod_mac
 
 GATEWAY: dict[Family, Address] = {IPV4: parse_address("169.254.1.1"), IPV6: parse_address("fe80::1")}
@@ -51,7 +52,7 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
             local |= {LocalPodKey(address): True for address in attachment.addresses}
     if touched is None or touched.attachments:
         rows |= {CursorKey(block): cursor for block, cursor in now.cursors.items()}
-    return {"store": rows, "linux": linux, "nftables": local}
+    return {"store": rows, "linux": linux, "nftables": local | hostports.desired(now, keys)}
 
 
 def leads(now: Snapshot, key: AttachmentKey) -> bool:
@@ -84,6 +85,7 @@ def wiring(
             mtu=mtu,
             altnames=altnames(key, it),
             alias=_cut(f"{it.pod.namespace}/{it.pod.name}", ALIAS_BYTES),
+            localnet=hostports.from_loopback(it),
         ),
         UpKey("", it.index): True,
     }

@@ -1,4 +1,4 @@
-"""Which tracked flows go where their Service no longer sends anybody. Pure.
+"""Which tracked flows go where their Service, or a host port, no longer sends anybody. Pure.
 
 Connection tracking draws a flow's backend once and keeps it while packets come: for UDP and SCTP as long as the client
 keeps its socket, so such an entry has to be deleted when its backend goes. An established TCP connection is never
@@ -7,13 +7,14 @@ touched: it ends with its backend, in order (KEP-1669).
 Invariants: a flow is a Service's only where its client's destination is a frontend, in force or just removed, or lies
 in a range that is only Services'. What is in force is what nftables was last reported to hold; where that is unknown,
 nothing is stale. Where clients in the cluster have a list of their own, each flow is judged by that of its own client.
+A host port's are the flows to it at an address of the node at which no Service has it.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from podwire.model.addresses import Address, Prefix, parse_prefix
-from podwire.model.network import Backend, Frontend, InternalKey, Slots
+from podwire.model.addresses import FAMILIES, Address, Prefix, parse_prefix
+from podwire.model.network import Backend, Frontend, HostPortKey, InternalKey, Slots
 from podwire.model.objects import Value
 from podwire.model.snapshot import UNKNOWN, Snapshot
 
@@ -30,7 +31,9 @@ class Flow(Value, frozen=True):
 
 
 def backends(held: Any) -> frozenset[Backend]:
-    """Of a frontend as nftables reported it."""
+    """Of a frontend or a host port as nftables reported it."""
+    if isinstance(held, Backend):
+        return frozenset((held,))
     return frozenset(it for it in held.backends if it is not None) if isinstance(held, Slots) else NONE
 
 
@@ -39,8 +42,13 @@ def frontend_of(key: Any) -> Frontend | None:
     return key.frontend if isinstance(key, InternalKey) else key if isinstance(key, Frontend) else None
 
 
+def watched(key: Any) -> Frontend | None:
+    """The same, and a host port's place, which has an address of all zeros where it is at all that the node has."""
+    return key.frontend if isinstance(key, HostPortKey) else frontend_of(key)
+
+
 def lost(before: Any, after: Any) -> frozenset[Backend] | None:
-    """The backends that a frontend lost by a change; None where the change leaves no flow stale."""
+    """The backends that a frontend or a host port lost by a change; None where the change leaves no flow stale."""
     had, has = backends(before), backends(after)
     gone = had - has
     return gone if gone or (has and not had) or (seconds(after) and not seconds(before)) else None
@@ -58,10 +66,11 @@ def stale(
     former: Mapping[Frontend, frozenset[Backend]],
     ranges: tuple[Prefix, ...],
     inside: Callable[[Address], bool],
+    mapping: Callable[[Address], bool] = lambda _: False,
 ) -> bool:
     """`held`: what nftables was last reported to hold. `former`: the backends that changed frontends had, needed for
     those that are gone. `ranges`: where only frontends are; empty while these are not all known. `inside`: whether a
-    client finds the list for the cluster, where there is one."""
+    client finds the list for the cluster, where there is one. `mapping`: whether host ports are at an address."""
     now, theirs = held.get(flow.to), held.get(InternalKey(flow.to))
     if now is UNKNOWN or theirs is UNKNOWN:
         return False
@@ -70,8 +79,15 @@ def stale(
         serving = backends(now if theirs is None or not inside(flow.client) else theirs)
         # Without a backend it is refused, whatever was there before it; a flow that never was the Service's goes on.
         return flow.answers not in serving if serving else not untouched
+    everywhere = Frontend(_ZEROS[len(flow.to.address)], flow.to.protocol, flow.to.port)
+    mapped = held.get(HostPortKey(flow.to)) or held.get(HostPortKey(everywhere))
+    if mapped is UNKNOWN:
+        return False
+    if mapped is not None and mapping(flow.to.address):
+        return bool(flow.answers != mapped)
     return not untouched and (
-        flow.answers in former.get(flow.to, NONE) or any(flow.to.address in prefix for prefix in ranges)
+        any(flow.answers in former.get(at, NONE) for at in (flow.to, everywhere))
+        or any(flow.to.address in prefix for prefix in ranges)
     )
 
 
@@ -81,4 +97,5 @@ def is_inside(now: Snapshot, client: Address) -> bool:
     return own or now.homes.block_of(client) is not None
 
 
+_ZEROS = {family.size: Address(bytes(family.size)) for family in FAMILIES}
 _LOOPBACK = {4: parse_prefix("127.0.0.0/8"), 16: parse_prefix("::1/128")}

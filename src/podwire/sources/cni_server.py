@@ -21,6 +21,7 @@ from grpc import (  # type: ignore[import-untyped]
     unary_unary_rpc_method_handler,
 )
 
+from podwire.cni import portmappings
 from podwire.cni.cni_pb2 import CniReply, CniRequest
 from podwire.cni.errors import CniError, ErrorCode, encode_error
 from podwire.cni.request import LARGEST, Request, asked_version, parse_request
@@ -42,7 +43,7 @@ from podwire.model.addresses import family_of
 from podwire.model.network import CursorKey
 from podwire.model.objects import Attachment, AttachmentKey
 from podwire.model.snapshot import Snapshot, Touched
-from podwire.pods import wiring
+from podwire.pods import hostports, wiring
 from podwire.pods.names import link_of, pod_mac
 from podwire.pods.readiness import obstacle
 from podwire.sources.cni_spool import replay, spooled, sweep
@@ -172,11 +173,13 @@ async def _add(cni: Cni, request: Request) -> bytes:
     except OSError as error:  # there may be a DEL in it that has to go before
         raise CniError(ErrorCode.TRY_AGAIN_LATER, f"{cni.spool}: can't be listed: {error.strerror}") from None
     key, pod, netns = request.key, request.pod, request.netns
-    added = AddPod(key, pod, netns, device, inode, request.uid, request.config.name)
+    added = AddPod(key, pod, netns, device, inode, request.uid, request.config.name, request.host_ports)
     result = await cni.controller.submit(added)
     if result.error is not None:
         if result.refusal is Refusal.OCCUPIED:
             raise _namespace(result.error)
+        if result.refusal is Refusal.PORT_UNFIT:
+            raise CniError(ErrorCode.INVALID_CONFIG, f"network configuration: {portmappings.NAME}: {result.error}")
         code = ErrorCode.IO_FAILURE if result.refusal is None else ErrorCode.TRY_AGAIN_LATER
         raise CniError(code, result.error)
     now = cni.controller.snapshot
@@ -242,6 +245,10 @@ async def _check(controller: Controller, request: Request) -> None:
     wrong = missing(decode_previous(previous), _result(request.version, key, held, now.pod_mtu), request.netns)
     if wrong:
         raise CniError(ErrorCode.DIFFERS, f"{key}: prevResult lacks {', '.join(wrong)}")
+    families = set(map(family_of, held.addresses))
+    asked, given = (hostports.places(ports, families) for ports in (request.host_ports, held.host_ports))
+    if asked and asked != given:
+        raise CniError(ErrorCode.DIFFERS, f"{key}: {portmappings.NAME} are not those of its ADD")
     try:
         drift = await controller.check(Touched(attachments=frozenset((key,))))
     except OSError as error:

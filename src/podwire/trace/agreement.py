@@ -44,7 +44,7 @@ def differences(why: PacketWhy, it: Happened) -> Iterator[str]:
             yield f"{said}; it was {it.told}"
     elif it.fate is Fate.STOPPED:
         yield f"{said}; it was {it.told}"
-    elif why.verdict is Verdict.BALANCED:
+    elif why.verdict in (Verdict.BALANCED, Verdict.HOST_PORT):
         yield from _balanced(why, it)
     elif it.server is not None and it.server != why.destination.rpartition("/")[0]:
         yield f"{said}; it was sent to {it.server} instead"

@@ -3,6 +3,7 @@
 import re
 from enum import Enum
 
+from podwire.dataplane.nftables import hostports
 from podwire.dataplane.nftables.affinity import seconds_of
 from podwire.trace.steps import Step
 
@@ -18,8 +19,14 @@ class Stop(Enum):
     DROPPED = "dropped"
 
 
+_RESTRICTED = (
+    "@restricted",
+    Stop.DROPPED,
+    "dropped: the client is in none of the source ranges that may use this frontend",
+)
 _STOPS = (
-    ("@restricted", Stop.DROPPED, "dropped: the client is in none of the source ranges that may use this frontend"),
+    ("127.0.0.0/8", Stop.DROPPED, "dropped: the node's loopback is reached from the node only"),
+    _RESTRICTED,
     (
         "@dropped",
         Stop.DROPPED,
@@ -40,11 +47,11 @@ _OWN = {False: "a pod that reaches itself", True: "outside of the cluster nobody
 
 def stop(step: Step, rule: str) -> tuple[Stop | None, str]:
     """Of a rule that stops packets; None where its text is not known."""
-    if step.event.chain in ("guard", "guardout"):
-        return _STOPS[0][1:]
     if step.event.chain in ("unplaced", "stray"):
         return Stop.DROPPED, "dropped: connection tracking knows no connection that it belongs to"
     found = next((each for each in _STOPS if each[0] in rule), None)
+    if found is None and step.event.chain in ("guard", "guardout"):
+        found = _RESTRICTED
     return found[1:] if found is not None else (None, "stopped by a rule that is not known any more")
 
 
@@ -64,6 +71,8 @@ def meaning(step: Step, rule: str, service: str, where: str) -> str:
     if _DRAW.match(event.chain) or _REMEMBERED.match(event.chain):
         drawn = f"{_backend(step)}{f', {where}' if where else ''}"
         return f"backend {drawn}" if _DRAW.match(event.chain) else f"the client is remembered: its backend is {drawn}"
+    if event.chain == hostports.CHAIN:
+        return f"a pod's host port: {_backend(step)}{f', {where}' if where else ''}"
     if event.chain.startswith("learn") and (seconds := seconds_of(event.chain)):
         return f"the client is remembered with this backend for {seconds} s"
     if event.chain in ("own", "post", "remote"):
@@ -98,6 +107,8 @@ def _backend(step: Step) -> str:
 
 def _source(step: Step, rule: str, service: str) -> str:
     if "masquerade" in rule or (step.event.chain == "remote" and step.event.verdict == "accept"):
+        if "127.0.0.0/8" in rule:
+            return "masqueraded: to the node's loopback no answer would come back"
         why = _WHY.get(step.event.chain) or _OWN["@unmasqueraded" in rule]
         return f"masqueraded: {why}, the answer has to come back by this node"
     if step.event.verdict == "return" or (service and step.event.verdict == "accept"):

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from podwire.explain.packets import PacketWhy
-from podwire.explain.places import Places, is_own, node_of, where
+from podwire.explain.places import Places, node_of, where
 from podwire.explain.services import pods_of
 from podwire.model.addresses import Address, show_address, show_host_port
 from podwire.model.objects import PodKey, ServiceKey
 from podwire.model.text import printable
+from podwire.nodes.own import is_own
 from podwire.trace import agreement, rules, texts
 from podwire.trace.answer import Answer, Outcome, in_words
 from podwire.trace.events import Header, Kind, Packet, TraceEvent

@@ -86,16 +86,19 @@ def to_frontends(frontends: Iterable[Frontend]) -> frozenset[bytes]:
 
 def entries(family: Family, bodies: Iterable[bytes], wanted: frozenset[bytes] | None = None) -> Iterator[Entry]:
     """Those of frontends' protocols, of the default zone; of TCP only what waits for its first answer. `wanted`: only
-    these frontends', told from the others before anything else is made of an entry: there may be a hundred thousand."""
+    those to these places, of which an address of all zeros stands for all, told from the others before anything else is
+    made of an entry: there may be a hundred thousand."""
     layout, headers = _LAYOUTS[family]
     size, length = 4 + layout.size, family.size
-    address = slice(20 + length, 20 + 2 * length)
+    address, anywhere = slice(20 + length, 20 + 2 * length), bytes(length)
     protocol_at, port_at = 28 + 2 * length, slice(44 + 2 * length, 46 + 2 * length)
     for body in bodies:
         if len(body) < size:
             continue
-        if wanted is not None and body[address] + body[protocol_at : protocol_at + 1] + body[port_at] not in wanted:
-            continue
+        if wanted is not None:
+            port = body[protocol_at : protocol_at + 1] + body[port_at]
+            if body[address] + port not in wanted and anywhere + port not in wanted:
+                continue
         one, client, to, protocol, port, other, source, its_port, following = layout.unpack_from(body, 4)
         known = _PROTOCOLS.get(protocol)
         if (one, other) != headers or following == _IN_A_ZONE or known is None:

@@ -48,6 +48,7 @@ WANTED_SETTINGS: Settings = {"forwarding": 1, "send_redirects": 0, "rp_filter": 
 """Of each node's end, those of both families alike."""
 _IPV4_SETTINGS = {1: "forwarding", 6: "send_redirects", 8: "rp_filter"}
 """By their numbers (IPV4_DEVCONF)."""
+_ROUTE_LOCALNET = 26
 NO_LINK_LOCAL = b"\x01"  # IN6_ADDR_GEN_MODE_NONE
 _NAME = re.compile(rf"{LINK_PREFIX}[0-9a-f]{{12}}\Z")
 
@@ -108,7 +109,9 @@ def link(name: str, change: Change, descriptor: int) -> list[Message]:
     found += [Message(NEWPROP, CREATE | EXCL, _altname(after.index, name)) for name in new if name not in old]
     settings = u32(IFLA_MTU, after.mtu) + attr(IFLA_IFALIAS, after.alias.encode())
     if before.astray:
-        settings += text(IFLA_IFNAME, name) + per_interface()
+        settings += text(IFLA_IFNAME, name)
+    if before.astray or before.localnet != after.localnet:
+        settings += per_interface(localnet=after.localnet)
     if before.node_mac != after.node_mac:  # only then: the kernel forgets the neighbours, even for the same address
         settings += attr(IFLA_ADDRESS, after.node_mac)
     return [*found, Message(NEWLINK, 0, header(after.index) + settings)]
@@ -132,15 +135,18 @@ def _new_link(name: str, it: Link, descriptor: int) -> list[Message]:
     )
     return [
         Message(NEWLINK, CREATE | EXCL, born),
-        Message(NEWLINK, 0, header(it.index) + attr(IFLA_IFALIAS, it.alias.encode()) + per_interface()),
+        Message(
+            NEWLINK, 0, header(it.index) + attr(IFLA_IFALIAS, it.alias.encode()) + per_interface(localnet=it.localnet)
+        ),
         *(Message(NEWPROP, CREATE | EXCL, _altname(it.index, name)) for name in it.altnames),
     ]
 
 
-def per_interface(wanted: Settings = WANTED_SETTINGS) -> bytes:
-    """The settings that a message can make, and no link-local address."""
+def per_interface(wanted: Settings = WANTED_SETTINGS, localnet: bool = False) -> bytes:
+    """The settings that a message can make, and no link-local address. `localnet`: as a Link has it."""
     ipv4 = (u32(number, wanted[path]) for number, path in _IPV4_SETTINGS.items())
-    return nest(IFLA_AF_SPEC, nest(2, nest(1, *ipv4)), nest(10, attr(8, NO_LINK_LOCAL)))
+    own = u32(_ROUTE_LOCALNET, int(localnet))
+    return nest(IFLA_AF_SPEC, nest(2, nest(1, *ipv4, own)), nest(10, attr(8, NO_LINK_LOCAL)))
 
 
 def _altname(index: int, name: str) -> bytes:
@@ -192,17 +198,23 @@ def _altnames(seen: Seen) -> list[str]:
 
 
 def settings(seen: Seen) -> dict[str, int]:
-    """Of a node's end: by its path below net/, each setting that we give it."""
-    families = attrs(seen.get(IFLA_AF_SPEC, b""))
-    ipv4, ipv6 = attrs(families.get(2, b"")).get(1, b""), attrs(families.get(10, b"")).get(2, b"")
+    """Of a node's end: by its path below net/, each setting that we give to all alike."""
+    ipv6 = attrs(attrs(seen.get(IFLA_AF_SPEC, b"")).get(10, b"")).get(2, b"")
     name = name_of(seen)
     found = {}
     for number, path in _IPV4_SETTINGS.items():
-        if len(ipv4) >= number * 4:
-            found[f"ipv4/conf/{name}/{path}"] = unpack_from("=i", ipv4, (number - 1) * 4)[0]
+        value = _ipv4_setting(seen, number)
+        if value is not None:
+            found[f"ipv4/conf/{name}/{path}"] = value
     if ipv6:
         found[f"ipv6/conf/{name}/forwarding"] = unpack_from("=i", ipv6)[0]
     return found
+
+
+def _ipv4_setting(seen: Seen, number: int) -> int | None:
+    """None where the kernel does not tell."""
+    told = attrs(attrs(seen.get(IFLA_AF_SPEC, b"")).get(2, b"")).get(1, b"")
+    return int(unpack_from("=i", told, (number - 1) * 4)[0]) if len(told) >= number * 4 else None
 
 
 def astray(seen: Seen, name: str | None, off: frozenset[str], wanted: Settings = WANTED_SETTINGS) -> Iterator[str]:
@@ -301,5 +313,6 @@ def link_of(index: int, seen: Seen, others: Ends, off: frozenset[str] = frozense
         mtu=unpack_from("=I", seen[IFLA_MTU])[0],
         altnames=tuple(sorted(it for it in _altnames(seen) if link_by(it) == name)),
         alias=seen.get(IFLA_IFALIAS, b"\0")[:-1].decode(errors="replace"),
+        localnet=bool(_ipv4_setting(seen, _ROUTE_LOCALNET)),
         astray=tuple(astray(seen, our_name(seen), off)),
     )

@@ -8,9 +8,11 @@ nowhere in the kernel, so it is unknown: the node's side is looked after, and a 
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from podwire.model.addresses import Address
-from podwire.model.network import Link, LinkKey, Route, RouteKey
-from podwire.model.objects import Attachment, AttachmentKey, PodKey
+from podwire.model.network import Backend, HostPortKey, Link, LinkKey, Route, RouteKey
+from podwire.model.objects import Attachment, AttachmentKey, HostPort, PodKey
 from podwire.pods.names import owner_of, pod_of
 
 
@@ -29,6 +31,18 @@ def attachments(held: Mapping[Any, Any]) -> dict[AttachmentKey, Attachment]:
                 pod = pod_of(value.alias, value.altnames) or PodKey("", owner.sandbox)
                 found[owner] = Attachment(pod, "", tuple(own), value.index, confirmed=True, link=key.name)
     return found
+
+
+def with_host_ports(
+    found: Mapping[AttachmentKey, Attachment], held: Mapping[HostPortKey, Backend]
+) -> dict[AttachmentKey, Attachment]:
+    """The same with their host ports, as nftables holds them: those that lead to nobody's address are left out."""
+    of: dict[Address, list[HostPort]] = {}
+    for key, backend in held.items():
+        at = key.frontend
+        of.setdefault(backend.address, []).append(HostPort(at.address, at.protocol, at.port, backend.port))
+    ports = {key: sorted(port for address in it.addresses for port in of.get(address, ())) for key, it in found.items()}
+    return {key: replace(it, host_ports=tuple(ports[key])) for key, it in found.items()}
 
 
 def _is_pods(key: RouteKey, value: Route) -> bool:

@@ -1,8 +1,9 @@
 """Frontends of UDP and SCTP that nobody answers any more, with who did: noted in the kernel until their flows are gone.
 
 Invariants: a note comes in the batch that takes the frontend away, or its last backend, so that an agent which is
-killed right then finds it, and a boot takes both the note and the flows. TCP, backends that come and go while others
-stay, and frontends that come cost nothing. Notes say nothing of what should be: nobody compares the set `departed`.
+killed right then finds it, and a boot takes both the note and the flows. A host port is a frontend here. TCP, backends
+that come and go while others stay, and frontends that come cost nothing. Notes say nothing of what should be: nobody
+compares the set `departed`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -19,7 +20,7 @@ from podwire.dataplane.nftables.steady import steady
 from podwire.model.addresses import FAMILIES, Family
 from podwire.model.network import Backend, Frontend
 from podwire.model.objects import Protocol
-from podwire.services.stale import NONE, backends, frontend_of
+from podwire.services.stale import NONE, backends, watched
 
 DEPARTED = "departed"
 Notes = Mapping[Frontend, frozenset[Backend]]
@@ -44,7 +45,7 @@ class Departed:
         """What belongs into the batch of such a change."""
         if change.before is None:
             return []
-        frontend = frontend_of(key)
+        frontend = watched(key)
         if frontend is None or frontend.protocol is Protocol.TCP:
             return []
         left = backends(change.after)

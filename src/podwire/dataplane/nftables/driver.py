@@ -17,14 +17,23 @@ from msgspec.structs import replace
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.dataplane import netlink
 from podwire.dataplane.messages import Message, text
-from podwire.dataplane.nftables import affinity, departed, libnftables, reading, rules, slots
+from podwire.dataplane.nftables import affinity, departed, hostports, libnftables, reading, rules, slots
 from podwire.dataplane.nftables import render as r
 from podwire.dataplane.nftables import wire as w
 from podwire.dataplane.nftables.layout import SEAL, TABLE, holders, keyword, layout, renew
 from podwire.dataplane.nftables.steady import generation, steady
 from podwire.dataplane.nftables.watch import Watch
 from podwire.model.addresses import FAMILIES, Family
-from podwire.model.network import AffinityKey, Frontend, HoldersKey, RestrictedKey, RulesKey, Slots
+from podwire.model.network import (
+    AffinityKey,
+    Backend,
+    Frontend,
+    HoldersKey,
+    HostPortKey,
+    RestrictedKey,
+    RulesKey,
+    Slots,
+)
 from podwire.services.stale import frontend_of
 
 MAPS = (
@@ -47,6 +56,7 @@ MAPS = (
     "external",
     "external_ips",
     "pods",
+    *hostports.MAPS,
 )
 _NOTHING_AHEAD: tuple[int, Mapping[Family, reading.Dumped]] = (-1, {})
 """The generation of the ruleset, and what the maps held then."""
@@ -119,6 +129,14 @@ class NFTables:
     def _take_ahead(self) -> Mapping[Family, reading.Dumped]:
         (before, dumps), self._ahead = self._ahead, _NOTHING_AHEAD
         return dumps if before == generation(self._reading) else {}
+
+    def host_ports(self) -> dict[HostPortKey, Backend]:
+        """Those that the kernel holds, for a store that was lost. Raises OSError."""
+        found: dict[HostPortKey, Backend] = {}
+        for family in FAMILIES:
+            held = reading.keys(family, {name: self._dump(family, name) for name in hostports.MAPS})
+            found |= {key: value for key, value in held.items() if isinstance(key, HostPortKey)}
+        return found
 
     def apply(self, difference: Difference) -> dict[Any, Outcome]:
         outcomes: dict[Any, Outcome] = {

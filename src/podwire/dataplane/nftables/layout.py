@@ -21,6 +21,7 @@ and add again in one go is looked up twice: see LOOKS.
     pre, out   first packets that were not translated end in `refuse`: what goes to a refused frontend or to an address
                that is only a Service's is refused at once, and in pre what comes from elsewhere to an external IP;
                what goes to a dropped one vanishes
+    host_port  what is left and goes to an address of the node may be for a pod's host port: see hostports.py
     in         counts a connection with its first packet (`served`), and remembers who connects (`remember`), by the
                chain learn60 that `remembered` names; so does post
     arrived,   count each further packet of a Service's connection, by frontend and direction, TCP's first; the elements
@@ -39,6 +40,7 @@ and add again in one go is looked up twice: see LOOKS.
 No rule asks `departed`: it is the agent's own note (departed.py).
 """
 
+from podwire.dataplane.nftables import hostports
 from podwire.model.addresses import IPV4, Family
 from podwire.model.room import Capacity
 
@@ -144,6 +146,7 @@ def _maps(family: Family) -> list[str]:
         f"add set {where} external {{ type {kind} . inet_proto . inet_service; size {FRONTENDS}; }}",
         f"add set {where} external_ips {{ type {kind}; size 65536; }}",
         f"add set {where} pods {{ type {kind} . {kind}; size 65536; }}",
+        *hostports.maps(where, kind),
         *_counters(where, kind),
     ]
 
@@ -205,6 +208,7 @@ def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
             *([_spoofed(ip)] if ip == "ip6" else []),
             f'{known} iif != "lo" goto arrived',  # what goes through lo was counted on its way out
             "ct state established goto known",
+            *hostports.guarding(ip),
             "ct state invalid jump unplaced",
             *([_spoofed(ip)] if ip == "ip" else []),
             restricted,
@@ -245,9 +249,12 @@ def _rules(ip: str) -> dict[str, list[str]]:
     rules = _guarding(ip, frontend) | {
         "pre": [f"{ip} saddr @cluster {frontend} vmap @svc_internal"] * LOOKS
         + [f"{frontend} vmap @svc"] * LOOKS
-        + ["jump refuse", *_elsewhere(ip)],
-        "out": [f"{frontend} vmap @svc_internal"] * LOOKS + [f"{frontend} vmap @svc"] * LOOKS + ["goto refuse"],
+        + ["jump refuse", hostports.FOUND, *_elsewhere(ip)],
+        "out": [f"{frontend} vmap @svc_internal"] * LOOKS
+        + [f"{frontend} vmap @svc"] * LOOKS
+        + ["jump refuse", hostports.FOUND],
         "refuse": _refusing(ip, frontend),
+        hostports.CHAIN: hostports.rules(ip, LOOKS),
     }
     original = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
     # `pods` holds each local pod's address twice, so that one set answers both "is it local?" and "is it itself?".
@@ -256,6 +263,7 @@ def _rules(ip: str) -> dict[str, list[str]]:
     rules["in"] = ["ct status dnat jump served"]
     rules["post"] = [
         *rules["in"],
+        *hostports.hiding(ip),
         f"{ip} saddr . {ip} saddr @pods goto own",
         # The node's own sockets have the InternalIP as their source, to which no answer comes back by VXLAN.
         f'oifname "podwire-vxlan*" {ip} saddr != @cluster fib saddr type local masquerade',

@@ -10,6 +10,7 @@ from struct import Struct
 from typing import Any
 
 from podwire.dataplane.messages import attr, attrs
+from podwire.dataplane.nftables import hostports
 from podwire.dataplane.nftables.affinity import seconds_of
 from podwire.dataplane.nftables.elements import Element, elements, form_of, lists, raw_of, rest, whole
 from podwire.dataplane.nftables.layout import CLASSES
@@ -24,6 +25,7 @@ from podwire.model.network import (
     ExternalIPKey,
     ExternalKey,
     Frontend,
+    HostPortKey,
     InternalKey,
     LocalPodKey,
     RememberKey,
@@ -64,7 +66,20 @@ def keys(family: Family, dumped: Dumped) -> dict[Any, Any]:
     found |= _ranges(family, "unmasqueraded", dumped, UnmasqueradedKey)
     found |= _remembered(family, dumped.get("remembered", ()))
     found |= shared(family, dumped.get("shared", ()))
+    found |= _host_ports(family, dumped)
     return found | _frontends(family, dumped)
+
+
+def _host_ports(family: Family, dumped: Dumped) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for name, before in ((hostports.ALL, bytes(family.size)), (hostports.AT, b"")):
+        for element in elements(dumped.get(name, ())):
+            at = frontend_of(family, before + element.key) if element.key is not None else None
+            if at is None or any(at.address) == bool(before):
+                found[AlienKey(family, name, element.raw)] = True
+            else:
+                found[HostPortKey(at)] = _backend_of(family, element.data)
+    return found
 
 
 def _local_pod(family: Family, key: bytes, _: bytes) -> LocalPodKey | None:

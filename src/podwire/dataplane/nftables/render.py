@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from podwire.controller.difference import Change, Difference
 from podwire.dataplane.messages import Message, attr, nest
-from podwire.dataplane.nftables import affinity
+from podwire.dataplane.nftables import affinity, hostports
 from podwire.dataplane.nftables.layout import INTERNAL
 from podwire.dataplane.nftables.wire import GOTO, INTERVAL_END, JUMP, element, messages, verdict
 from podwire.model.addresses import FAMILIES, Address, Family, family_of
@@ -27,6 +27,7 @@ from podwire.model.network import (
     ExternalKey,
     Frontend,
     HoldersKey,
+    HostPortKey,
     InternalKey,
     LocalPodKey,
     RememberKey,
@@ -92,7 +93,7 @@ def family_of_key(key: Any) -> Family:
             return family_of(first)
         case ExternalKey(frontend) | InternalKey(frontend) | RestrictedKey(frontend) | AllowedKey(frontend, _):
             return frontend.family
-        case RememberKey(frontend) | SharedKey(frontend):
+        case RememberKey(frontend) | SharedKey(frontend) | HostPortKey(frontend):
             return frontend.family
     return family_of(key.address)
 
@@ -106,6 +107,8 @@ def holder(key: Any) -> tuple[str, ...]:
             return ("external",)
         case ExternalIPKey():
             return ("external_ips",)
+        case HostPortKey(frontend):
+            return (host_port(frontend)[0],)
         case ServiceRangeKey():
             return ("service_ranges",)
         case ClusterRangeKey():
@@ -150,6 +153,8 @@ def render(key: Any, change: Change) -> list[Message]:
             return messages(frontend.family, "external", [element(frontend_key(frontend))], gone)
         case AffinityKey(family, seconds):
             return affinity.remove(family, seconds)
+        case HostPortKey(frontend):
+            return _map_port(frontend, change)
         case RememberKey(frontend):
             return _remember(frontend, change)
         case SharedKey(frontend):
@@ -270,6 +275,20 @@ def _share(key: Frontend, change: Change) -> list[Message]:
     if change.after is None:
         return gone
     return [*gone, *messages(key.family, "shared", [element(name, attr(1, _backend_key(change.after)))])]
+
+
+def host_port(at: Frontend) -> tuple[str, bytes]:
+    """In which map a host port lies, and by what key."""
+    key = frontend_key(at)
+    return (hostports.AT, key) if any(at.address) else (hostports.ALL, key[len(at.address) :])
+
+
+def _map_port(at: Frontend, change: Change) -> list[Message]:
+    name, key = host_port(at)
+    gone = messages(at.family, name, [element(key)], delete=True) if change.before is not None else []
+    if change.after is None:
+        return gone
+    return [*gone, *messages(at.family, name, [element(key, attr(1, _backend_key(change.after)))])]
 
 
 def frontend_key(it: Frontend) -> bytes:
