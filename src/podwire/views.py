@@ -275,7 +275,8 @@ class HostPortView(Struct, frozen=True):
 
 
 class PodView(Struct, frozen=True):
-    """One attachment. `link` is the node's end of its veth pair, `index` that end's interface index."""
+    """One attachment. `link` is the node's end of its veth pair, `index` that end's interface index. What it receives
+    and sends is kept to these rates, in bits per second; 0: to none."""
 
     namespace: str
     name: str
@@ -287,6 +288,8 @@ class PodView(Struct, frozen=True):
     interface: str
     netns: str
     host_ports: tuple[HostPortView, ...] = ()
+    ingress_rate: int = 0
+    egress_rate: int = 0
 
 
 class PodList(Struct, frozen=True):
@@ -337,6 +340,8 @@ def pod(now: Snapshot, key: AttachmentKey) -> PodView:
         sandbox=key.sandbox,
         interface=key.interface,
         netns=it.netns,
+        ingress_rate=it.bandwidth.ingress.rate if it.bandwidth.ingress is not None else 0,
+        egress_rate=it.bandwidth.egress.rate if it.bandwidth.egress is not None else 0,
         host_ports=tuple(_host_port(now, at, it) for at, it in sorted(hostports.mapped(it).items())),
     )
 

@@ -23,9 +23,11 @@ from podwire.controller.transaction import Result
 from podwire.dataplane import netlink
 from podwire.model.addresses import Prefix, parse_address, parse_prefix
 from podwire.model.objects import (
+    NO_BANDWIDTH,
     AttachmentKey,
     BackendPort,
     BackendSlice,
+    Bandwidth,
     HostPort,
     Member,
     Node,
@@ -205,13 +207,14 @@ class Rig:
         sandbox: str | None = None,
         host_ports: tuple[HostPort, ...] = (),
         uid: str = "",
+        bandwidth: Bandwidth = NO_BANDWIDTH,
     ) -> Result:
         if netns is None:
             netns = self.space(pod).path
         there = identity(netns)
         key = self.key(pod, sandbox)
         return await self.running.controller.submit(
-            AddPod(key, PodKey("default", pod), netns, *there, uid=uid, host_ports=host_ports)
+            AddPod(key, PodKey("default", pod), netns, *there, uid=uid, host_ports=host_ports, bandwidth=bandwidth)
         )
 
     async def delete(self, pod: str, sandbox: str | None = None) -> Result:

@@ -134,8 +134,8 @@ def test_a_wrong_environment(environment: dict[str, str | None], code: int, text
         pytest.param(CONFIG | {"ipam": {"type": "dhcp"}}, 2, 'ipam: not supported: {"type":"dhcp"}', id="other IPAM"),
         pytest.param(
             CONFIG | {"runtimeConfig": {"bandwidth": {"ingressRate": 80}}},
-            2,
-            'runtimeConfig.bandwidth: not supported: {"ingressRate":80}',
+            7,
+            "runtimeConfig.bandwidth.ingressBurst: expected one beside ingressRate; found 0",
             id="bandwidth",
         ),
         pytest.param(

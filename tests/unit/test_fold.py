@@ -94,7 +94,11 @@ def test_addresses_are_never_given_twice_nor_lost(requests: list[e.Event]) -> No
         except e.Refused as refused:
             full = refused.refusal is not e.Refusal.PORT_TAKEN
             assert len(now.attachments) == 5 or not full
-        held = [item for it in now.attachments.values() for item in (*it.addresses, it.index)]
+        held = [
+            item
+            for it in now.attachments.values()
+            for item in (*it.addresses, it.index, *([it.shaper] if it.shaper else []))
+        ]
         assert len(held) == len(set(held)) == len(now.ledger)
         assert dict(now.housed) == {it.netns: {key} for key, it in now.attachments.items()}
 

@@ -22,12 +22,14 @@ from podwire.model.objects import (
     AttachmentKey,
     BackendPort,
     BackendSlice,
+    Bandwidth,
     HostPort,
     Member,
     Node,
     NodeKey,
     PodKey,
     Protocol,
+    Rate,
     Service,
     ServiceCIDR,
     ServiceCIDRKey,
@@ -148,13 +150,15 @@ host_ports = st.lists(st.sampled_from(HOST_PORTS), max_size=2).filter(
     lambda them: len({at for it in them for at in places((it,), FAMILIES)}) == sum(1 + (not it.address) for it in them)
 )
 """No two at one place, as a request has them."""
-add_pods = st.builds(
-    lambda key, ports: e.AddPod(
-        key, PodKey("default", key.sandbox), f"/run/netns/{key.sandbox}", host_ports=tuple(sorted(ports))
-    ),
-    attachment_keys,
-    st.just([]) | host_ports,
-)
+rates = st.none() | st.just(Rate(10**6, 10**6))
+
+
+def _add_pod(key: AttachmentKey, ports: list[HostPort], ingress: Rate | None, egress: Rate | None) -> e.AddPod:
+    pod, netns, bandwidth = PodKey("default", key.sandbox), f"/run/netns/{key.sandbox}", Bandwidth(ingress, egress)
+    return e.AddPod(key, pod, netns, host_ports=tuple(sorted(ports)), bandwidth=bandwidth)
+
+
+add_pods = st.builds(_add_pod, attachment_keys, st.just([]) | host_ports, rates, rates)
 address_events = st.builds(
     e.NodeAddressesChanged, st.frozensets(st.sampled_from(HOME)), st.frozensets(st.sampled_from(NETWORKS))
 )

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
-from podwire.cni import portmappings, shim
+from podwire.cni import bandwidth, portmappings, shim
 from podwire.cni.errors import VERSIONS, CniError, ErrorCode
 from podwire.cni.result import DNS
-from podwire.model.objects import AttachmentKey, HostPort, PodKey
+from podwire.model.objects import NO_BANDWIDTH, AttachmentKey, Bandwidth, HostPort, PodKey
 from podwire.pods.names import MOST_SANDBOX
 
 Form = TypeVar("Form", DNS, "RuntimeDNS")
@@ -42,7 +42,7 @@ GC_SINCE = "1.1.0"
 _TRUE, _FALSE = ("1", "true"), ("0", "false")
 _ARGUMENTS = ("K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_INFRA_CONTAINER_ID", "K8S_POD_UID")
 
-_UNSUPPORTED = ("bandwidth", "ips", "mac")
+_UNSUPPORTED = ("ips", "mac")
 """Of runtimeConfig: what would change the pod's network (CNI conventions)."""
 
 
@@ -76,7 +76,7 @@ class RuntimeDNS(Struct, frozen=True):
 class Request(Struct, frozen=True):
     """`key`, `pod`, `uid` and `netns` are set for ADD, CHECK and DEL only; a DEL's netns may be "", `uid` (the pod's in
     Kubernetes) is where nobody tells it. `valid` is set for GC only: None where the runtime has sent no list, so that
-    nothing is to be collected. `host_ports` are set for ADD and CHECK."""
+    nothing is to be collected. `host_ports` and `bandwidth` are set for ADD and CHECK."""
 
     command: str
     config: NetworkConfig
@@ -86,6 +86,7 @@ class Request(Struct, frozen=True):
     uid: str = ""
     valid: frozenset[AttachmentKey] | None = None
     host_ports: tuple[HostPort, ...] = ()
+    bandwidth: Bandwidth = NO_BANDWIDTH
 
     @property
     def dns(self) -> DNS:
@@ -132,8 +133,9 @@ def parse_request(environment: Iterable[str], stdin: bytes) -> Request:
         raise _environment("CNI_CONTAINERID", f"expected at most {MOST_SANDBOX} bytes; found {found}")
     arguments = parse_arguments(variables.get("CNI_ARGS", ""))
     pod, uid = pod_of(arguments, sandbox), arguments.get("K8S_POD_UID", "")
-    host_ports = portmappings.parse((config.runtime_config or {}).get("portMappings"))
-    return Request(command, config, key, pod, netns, uid, host_ports=host_ports)
+    told = config.runtime_config or {}
+    host_ports, rates = portmappings.parse(told.get("portMappings")), bandwidth.parse(told.get("bandwidth"))
+    return Request(command, config, key, pod, netns, uid, host_ports=host_ports, bandwidth=rates)
 
 
 def asked_version(stdin: bytes) -> str:

@@ -11,7 +11,17 @@ from typing import Any, ClassVar
 from podwire.controller.difference import Outcome
 from podwire.model.addresses import Address, Prefix, show_address
 from podwire.model.network import Frontend
-from podwire.model.objects import Attachment, AttachmentKey, HostPort, Object, ObjectKey, PodKey, Value
+from podwire.model.objects import (
+    NO_BANDWIDTH,
+    Attachment,
+    AttachmentKey,
+    Bandwidth,
+    HostPort,
+    Object,
+    ObjectKey,
+    PodKey,
+    Value,
+)
 
 _SHOWN = 3
 
@@ -71,6 +81,7 @@ class AddPod(Event, frozen=True):
     uid: str = ""
     network: str = ""
     host_ports: tuple[HostPort, ...] = ()
+    bandwidth: Bandwidth = NO_BANDWIDTH
     again: bool = False
     """It was refused once, and what was dead has been released since."""
     on_failure: ClassVar[OnFailure] = OnFailure.REVERT

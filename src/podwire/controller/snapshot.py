@@ -15,12 +15,12 @@ from podwire.controller import objects
 from podwire.controller.difference import Outcome
 from podwire.ipam import blocks
 from podwire.model.addresses import Address, family_of
-from podwire.model.network import Frontend, HostPortKey, LinkKey, RouteKey, Space, listed
-from podwire.model.objects import Attachment, AttachmentKey, HostPort, ServiceKey
+from podwire.model.network import EgressKey, Frontend, HostPortKey, LinkKey, RouteKey, Space, listed
+from podwire.model.objects import Attachment, AttachmentKey, Bandwidth, HostPort, ServiceKey
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 from podwire.nodes.own import own_addresses, remembered
 from podwire.pods import hostports
-from podwire.pods.names import interface_name, link_of
+from podwire.pods.names import interface_name, link_of, shaper_of
 from podwire.pods.readiness import obstacle
 from podwire.pods.wiring import space_of
 
@@ -101,7 +101,8 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
     if before is not None:  # a repeated ADD keeps its addresses and its confirmation
         _refuse_unfit(event.host_ports, before.addresses)
         there = {"netns": event.netns, "device": event.device, "inode": event.inode, "boot": now.local.boot}
-        there |= {"host_ports": event.host_ports}
+        there |= {"host_ports": event.host_ports, "bandwidth": event.bandwidth}
+        there["shaper"] = _shaper(before.link or link_of(key, before), event.bandwidth, now.ledger, before.shaper)
         known = {name: value for name in ("uid", "network") if (value := getattr(event, name))}
         return _hold(now, event.key, replace(before, pod=event.pod, **there, **known))
     link = interface_name(key)
@@ -126,6 +127,7 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
         cursors = cursors.delete(old)
     _refuse_unfit(event.host_ports, addresses)
     index = blocks.next_index(link, now.ledger)
+    shaper = _shaper(link, event.bandwidth, now.ledger.set(index, key))
     attachment = Attachment(
         event.pod,
         event.netns,
@@ -139,8 +141,17 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
         link=link,
         boot=now.local.boot,
         host_ports=event.host_ports,
+        bandwidth=event.bandwidth,
+        shaper=shaper,
     )
     return _hold(replace(now, cursors=cursors), event.key, attachment)
+
+
+def _shaper(link: str, asked: Bandwidth, ledger: Mapping[Address | int, AttachmentKey], has: int = 0) -> int:
+    """The index of the device for what the pod sends; 0: it needs none."""
+    if asked.egress is None:
+        return 0
+    return has or blocks.next_index(shaper_of(link), ledger)
 
 
 def _taken(now: Snapshot, taken: Mapping[Frontend, AttachmentKey]) -> str:
@@ -169,10 +180,11 @@ def unclaimed(now: Snapshot, network: str, valid: frozenset[AttachmentKey], seri
 
 
 def _hold(now: Snapshot, key: AttachmentKey, attachment: Attachment) -> Snapshot:
-    ledger = now.ledger
+    ledger, before = now.ledger, now.attachments.get(key)
+    if before is not None and before.shaper and before.shaper != attachment.shaper:
+        ledger = ledger.delete(before.shaper)
     for item in _items(attachment):
         ledger = ledger.set(item, key)
-    before = now.attachments.get(key)
     return replace(
         now,
         attachments=now.attachments.set(key, attachment),
@@ -223,7 +235,7 @@ def _held_by(now: Snapshot, keys: Iterable[Any]) -> Touched:
     nodes = False
     for key in keys:
         match key:
-            case LinkKey(name):
+            case LinkKey(name) | EgressKey(name):
                 owners = of.get(name, set())
             case RouteKey("", destination):
                 owners = of.get(destination.first, set())
@@ -264,7 +276,7 @@ def _release(now: Snapshot, key: AttachmentKey) -> Snapshot:
 
 def _items(held: Attachment) -> tuple[Address | int, ...]:
     """What an attachment has in the ledger."""
-    return (*held.addresses, held.index)
+    return (*held.addresses, held.index, *((held.shaper,) if held.shaper else ()))
 
 
 # --- what the network holds --------------------------------------------------------------------

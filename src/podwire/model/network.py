@@ -110,6 +110,38 @@ class ForwardKey(Value, frozen=True):
         return f"forwarding of {self.mac.hex(':')} on {_named(self.index)}"
 
 
+class IngressKey(Value, frozen=True):
+    """That what goes to a pod by the link of this name is kept to a rate; the value is a Limit."""
+
+    link: str
+
+    def __str__(self) -> str:
+        return f"rate of what {self.link} leads to its pod"
+
+
+class EgressKey(Value, frozen=True):
+    """The same of what comes from the pod."""
+
+    link: str
+
+    def __str__(self) -> str:
+        return f"rate of what {self.link} leads from its pod"
+
+
+class Limit(Value, frozen=True):
+    """A token bucket (tc-tbf(8)). `index` is the link's end on the node; `rate` in bytes per second, `queue` in bytes,
+    `fill` is how long the empty bucket takes to fill, in units of 64 ns. `through`: the index of the device that has
+    the bucket of what comes from a pod, and its `mtu`; `lacks`: what of that is not there."""
+
+    index: int
+    rate: int
+    queue: int
+    fill: int
+    through: int = 0
+    mtu: int = 0
+    lacks: tuple[str, ...] = ()
+
+
 class UpKey(Value, frozen=True):
     """That an interface is up. The value is True, or for a pod's end its MTU."""
 

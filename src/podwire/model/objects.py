@@ -179,6 +179,24 @@ class ServiceCIDR(Value, frozen=True):
     prefixes: tuple[Prefix, ...]
 
 
+class Rate(Value, frozen=True):
+    """Bits per second, and how many bits may come at once."""
+
+    rate: int
+    burst: int
+
+
+class Bandwidth(Value, frozen=True):
+    """To which rates a pod's traffic is kept (CNI conventions, "bandwidth"): what it receives, and what it sends. None:
+    to no rate."""
+
+    ingress: Rate | None = None
+    egress: Rate | None = None
+
+
+NO_BANDWIDTH = Bandwidth()
+
+
 class HostPort(Value, frozen=True):
     """A port of the node that leads to one of a pod's (CNI conventions, "portMappings"). `address` is the node's, all
     zeros: all of that family, b"": all of both. `target` is the pod's port."""
@@ -199,6 +217,7 @@ class Attachment(Value, frozen=True):
     rows of older versions). Of two attachments the later has the greater `serial`. `link` is the name of the node's end
     ("" in the rows of older versions: `pods/names.py`). `boot` is the ID of the boot in which it was made ("" in
     the rows of older versions). `host_ports`, sorted: none in the rows of older versions.
+    `bandwidth`: nor any rates; `shaper` is the index of the device that keeps to what it sends, 0: none.
     """
 
     pod: PodKey
@@ -214,6 +233,8 @@ class Attachment(Value, frozen=True):
     link: str = ""
     boot: str = ""
     host_ports: tuple[HostPort, ...] = ()
+    bandwidth: Bandwidth = NO_BANDWIDTH
+    shaper: int = 0
 
 
 ObjectKey = NamespaceKey | NodeKey | PodKey | ServiceKey | SliceKey | ServiceCIDRKey

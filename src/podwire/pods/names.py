@@ -11,7 +11,8 @@ from hashlib import sha1
 
 from podwire.model.objects import Attachment, AttachmentKey, PodKey
 
-LINK_PREFIX = "pw"
+LINK_PREFIX, SHAPER_PREFIX = "pw", "pi"
+"""Of a link's end on the node, and of the device that keeps to a rate what comes by it."""
 ALTNAME_BYTES, ALIAS_BYTES = 127, 255
 _PART = re.compile(rf"({LINK_PREFIX}[0-9a-f]{{12}})\.(?:long\Z|([sp])([0-9][0-9])\.(.*)\Z)", re.DOTALL)
 """A piece of a text that is longer than an altname: the link, whether it is of sandbox or pod, which one, the piece.
@@ -30,6 +31,16 @@ def interface_name(key: AttachmentKey) -> str:
 def link_of(key: AttachmentKey, it: Attachment) -> str:
     """The node's end of an attachment's link. Rows of older versions don't say it, and these joined by a dot always."""
     return it.link or _hashed(_joined(key))
+
+
+def shaper_of(link: str) -> str:
+    """The device that keeps to a rate what comes by a link."""
+    return SHAPER_PREFIX + link.removeprefix(LINK_PREFIX)
+
+
+def shaped_by(shaper: str) -> str:
+    """The link of which a device keeps to a rate what comes."""
+    return LINK_PREFIX + shaper.removeprefix(SHAPER_PREFIX)
 
 
 def pod_mac(link: str) -> bytes:

@@ -28,7 +28,7 @@ from podwire.model.network import (
 )
 from podwire.model.objects import Attachment, AttachmentKey
 from podwire.model.snapshot import Snapshot, Touched
-from podwire.pods import hostports
+from podwire.pods import hostports, shaping
 from podwire.pods.names import ALIAS_BYTES, altnames, link_of, pod_mac
 
 GATEWAY: dict[Family, Address] = {IPV4: parse_address("169.254.1.1"), IPV6: parse_address("fe80::1")}
@@ -89,6 +89,7 @@ def wiring(
         ),
         UpKey("", it.index): True,
     }
+    found |= shaping.desired(name, it, mtu)
     for address in it.addresses:
         family = family_of(address)
         found[RouteKey("", Prefix(address, family.bits))] = Route(it.index, source=sources.get(family))

@@ -21,7 +21,7 @@ from grpc import (  # type: ignore[import-untyped]
     unary_unary_rpc_method_handler,
 )
 
-from podwire.cni import portmappings
+from podwire.cni import bandwidth, portmappings
 from podwire.cni.cni_pb2 import CniReply, CniRequest
 from podwire.cni.errors import CniError, ErrorCode, encode_error
 from podwire.cni.request import LARGEST, Request, asked_version, parse_request
@@ -41,7 +41,7 @@ from podwire.controller.events import AddPod, CollectPods, DeletePod, Event, Ref
 from podwire.controller.transaction import Result
 from podwire.model.addresses import family_of
 from podwire.model.network import CursorKey
-from podwire.model.objects import Attachment, AttachmentKey
+from podwire.model.objects import NO_BANDWIDTH, Attachment, AttachmentKey
 from podwire.model.snapshot import Snapshot, Touched
 from podwire.pods import hostports, wiring
 from podwire.pods.names import link_of, pod_mac
@@ -173,7 +173,9 @@ async def _add(cni: Cni, request: Request) -> bytes:
     except OSError as error:  # there may be a DEL in it that has to go before
         raise CniError(ErrorCode.TRY_AGAIN_LATER, f"{cni.spool}: can't be listed: {error.strerror}") from None
     key, pod, netns = request.key, request.pod, request.netns
-    added = AddPod(key, pod, netns, device, inode, request.uid, request.config.name, request.host_ports)
+    added = AddPod(
+        key, pod, netns, device, inode, request.uid, request.config.name, request.host_ports, request.bandwidth
+    )
     result = await cni.controller.submit(added)
     if result.error is not None:
         if result.refusal is Refusal.OCCUPIED:
@@ -249,6 +251,8 @@ async def _check(controller: Controller, request: Request) -> None:
     asked, given = (hostports.places(ports, families) for ports in (request.host_ports, held.host_ports))
     if asked and asked != given:
         raise CniError(ErrorCode.DIFFERS, f"{key}: {portmappings.NAME} are not those of its ADD")
+    if request.bandwidth not in (NO_BANDWIDTH, held.bandwidth):
+        raise CniError(ErrorCode.DIFFERS, f"{key}: {bandwidth.NAME} is not that of its ADD")
     try:
         drift = await controller.check(Touched(attachments=frozenset((key,))))
     except OSError as error:

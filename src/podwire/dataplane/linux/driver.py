@@ -16,12 +16,24 @@ from typing import Any, NamedTuple
 
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.dataplane import netlink
-from podwire.dataplane.linux import carrier, ipv6, links, neighbours, notices, render, routes, sysctl, vxlan
+from podwire.dataplane.linux import carrier, ipv6, links, neighbours, notices, render, routes, shaping, sysctl, vxlan
 from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.messages import Message
 from podwire.model.addresses import FAMILIES
-from podwire.model.network import LOOPBACK, Link, LinkKey, RouteKey, Space, SysctlKey, TunnelKey, UpKey, path_of
+from podwire.model.network import (
+    LOOPBACK,
+    EgressKey,
+    Link,
+    LinkKey,
+    RouteKey,
+    Space,
+    SysctlKey,
+    TunnelKey,
+    UpKey,
+    path_of,
+)
 from podwire.nodes.own import SYSCTLS
+from podwire.pods.names import shaper_of
 
 GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL, errno.ENXIO}
 
@@ -86,7 +98,7 @@ class Linux:
             pods[space], objects = self._inside(space, ends)
             found |= objects
         told = links.by_index(self._node.dump(rt.GETLINK, links.get_links()))
-        doomed = {index for index, seen in told.items() if links.is_doomed(seen)}
+        doomed = {index for index, seen in told.items() if links.is_doomed(seen) or shaping.is_doomed(seen)}
         dying = {index for index, seen in told.items() if links.is_dying(seen)}
         self._doomed = {links.name_of(told[index]): "" for index in doomed} | self._doomed
         self._dying = {links.name_of(told[index]): index for index in dying}
@@ -104,8 +116,21 @@ class Linux:
         found.update(links.link_of(index, seen, ends, off) for index, seen in living.items() if links.is_ours(seen))
         found.update(vxlan.device_of(index, living[index], key, off) for index, key in tunnels.items())
         found.update(_forwards(self._node, tunnels))
+        if scope.keys is None or any(isinstance(key, shaping.Key) for key in scope.keys):
+            found.update(self._limits(living))
         found.update(_objects("", self._node))
         return {key: value for key, value in found.items() if key in scope}
+
+    def _limits(self, living: dict[int, rt.Seen]) -> Iterator[tuple[Any, Any]]:
+        try:
+            buckets = shaping.Buckets(self._node.dump(shaping.GETQDISC, shaping.get_qdiscs()))
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:  # a kernel without queueing disciplines has no buckets
+                return
+            raise
+        hooked = (index for index in buckets.hooked if index in living and links.is_ours(living[index]))
+        leads = {it: shaping.lead(self._node.dump(shaping.GETFILTER, shaping.get_filters(it))) for it in hooked}
+        yield from shaping.limits(living, buckets, leads)
 
     def _inside(self, space: str, ends: links.Ends) -> tuple[dict[int, rt.Seen], dict[Any, Any]]:
         """A pod's namespace: its interfaces, and what it holds of ours; adds its ends of links. Nothing where no way
@@ -172,6 +197,8 @@ class Linux:
         goes = [key for key in goes if not render.outlasts(key)]
         if any(isinstance(key, LinkKey) and self._in_the_way(key, difference[key].after) for key in comes):
             self.collect()
+        if any(isinstance(key, EgressKey) and shaper_of(key.link) in self._doomed for key in comes):
+            self.collect()
         # Space by space, the node's first: a link brings its pod's end along.
         spaces: dict[str, list[Any]] = {"": []}
         for key in goes + comes + last:
@@ -181,7 +208,9 @@ class Linux:
                 outcomes |= self._send(there, missing, keys, difference)
         outcomes |= self._silent(comes, outcomes)
         doomed = [key for key in goes if isinstance(key, LinkKey) and outcomes[key].error is None]
-        if doomed:
+        shapers = [key for key in goes if isinstance(key, EgressKey) and outcomes[key].error is None]
+        if doomed or shapers:
+            self._doomed |= {shaper_of(key.link): "" for key in shapers}
             self._doomed |= {key.name: difference[key].before.space for key in doomed}
             left = {difference[key].before.space for key in doomed}
             self._spaces = {number: space for number, space in self._spaces.items() if space not in left}
@@ -280,7 +309,11 @@ class Linux:
                 if isinstance(key, TunnelKey) and change.after is not None:
                     outcomes[key] = Outcome(change.after, again=vxlan.disturbs(change))
                     outcomes[key] = self._put_right(key, change) or outcomes[key]
-                made = render.render(key, change, descriptor)
+                if isinstance(key, shaping.Key):
+                    with_link = (link := difference.get(LinkKey(key.link))) is not None and link.after is None
+                    made = shaping.render(key, change, with_link)
+                else:
+                    made = render.render(key, change, descriptor)
                 messages += made
                 owners += [None] * (len(messages) - len(owners) - len(made)) + [key] * len(made)
             self.writes += len(messages)
@@ -294,6 +327,8 @@ class Linux:
                 text = f"{key}: {os.strerror(code)} ({errno.errorcode.get(code, code)})"
                 if code == errno.EEXIST and isinstance(key, RouteKey) and there is not None:
                     text += _in_the_way(there.socket, key)
+                if code in (errno.ENOENT, errno.EOPNOTSUPP) and isinstance(key, shaping.Key):
+                    text += f": the kernel may lack {shaping.NEEDS}"
                 text = self._tunnel_refused(key, code, difference) or ipv6.why_refused(key, code) or text
                 outcomes[key] = Outcome(error=text, again=outcomes[key].again)
             if there is not None and kind == rt.NEWADDR and key.space and code == errno.EACCES:

@@ -228,7 +228,11 @@ def astray(seen: Seen, name: str | None, off: frozenset[str], wanted: Settings =
 
 
 def is_doomed(seen: Seen) -> bool:
-    return is_ours(seen) and IFLA_GROUP in seen and unpack_from("=I", seen[IFLA_GROUP])[0] == DOOMED
+    return is_ours(seen) and in_group(seen, DOOMED)
+
+
+def in_group(seen: Seen, group: int) -> bool:
+    return IFLA_GROUP in seen and unpack_from("=I", seen[IFLA_GROUP])[0] == group
 
 
 def is_up(seen: Seen) -> bool:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from struct import unpack_from
 from typing import Any
 
-from podwire.dataplane.linux import links, neighbours, render, routes, vxlan
+from podwire.dataplane.linux import links, neighbours, render, routes, shaping, vxlan
 from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.messages import Notice, attrs
 from podwire.ipam.blocks import FIRST_INDEX
-from podwire.model.network import LOOPBACK, Link, LinkKey, Route, RouteKey, SysctlKey, UpKey
+from podwire.model.network import LOOPBACK, EgressKey, Link, LinkKey, Route, RouteKey, SysctlKey, UpKey
 from podwire.model.snapshot import UNKNOWN
+from podwire.pods.names import shaped_by
 
 GROUPS = (1, 3, 5, 7, 8, 9, 11, 19, 24, 25)
 """Links, neighbours, IPv4 addresses, routes and rules, IPv6 addresses, routes and rules, settings of both families
@@ -65,6 +66,10 @@ def _judge(space: str, notice: Notice, held: Held) -> Judged:
     if kind in (rt.NEWLINK, rt.DELLINK) and body[0] == 0:  # not what a bridge says of its ports
         index = int(unpack_from("=i", body, 4)[0])
         seen = attrs(body, 16) | {rt.FLAGS: body[8:12]}
+        if not space and shaping.is_shaper(seen):
+            device = EgressKey(shaped_by(links.name_of(seen)))
+            yield device, device in held and (kind == rt.DELLINK or not links.is_up(seen))
+            return
         of_link = _pods_end if space else _nodes_end
         yield from of_link(space, index, None if kind == rt.DELLINK else seen, held)
     elif kind == rt.NEWNETCONF and not space:

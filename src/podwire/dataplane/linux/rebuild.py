@@ -11,8 +11,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from podwire.model.addresses import Address
-from podwire.model.network import Backend, HostPortKey, Link, LinkKey, Route, RouteKey
-from podwire.model.objects import Attachment, AttachmentKey, HostPort, PodKey
+from podwire.model.network import Backend, EgressKey, HostPortKey, IngressKey, Link, LinkKey, Route, RouteKey
+from podwire.model.objects import Attachment, AttachmentKey, Bandwidth, HostPort, PodKey
+from podwire.pods import shaping
 from podwire.pods.names import owner_of, pod_of
 
 
@@ -29,7 +30,18 @@ def attachments(held: Mapping[Any, Any]) -> dict[AttachmentKey, Attachment]:
             own = sorted(addresses.get(value.index, ()), key=lambda address: (len(address), address))
             if owner is not None and own:
                 pod = pod_of(value.alias, value.altnames) or PodKey("", owner.sandbox)
-                found[owner] = Attachment(pod, "", tuple(own), value.index, confirmed=True, link=key.name)
+                received, sent = held.get(IngressKey(key.name)), held.get(EgressKey(key.name))
+                rates = Bandwidth(received and shaping.rate_of(received), sent and shaping.rate_of(sent))
+                found[owner] = Attachment(
+                    pod,
+                    "",
+                    tuple(own),
+                    value.index,
+                    confirmed=True,
+                    link=key.name,
+                    bandwidth=rates,
+                    shaper=sent.through if sent is not None else 0,
+                )
     return found
 
 

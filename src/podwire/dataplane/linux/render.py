@@ -14,7 +14,9 @@ from podwire.dataplane.messages import Message
 from podwire.model.network import (
     TUNNEL_INDEX,
     AddressKey,
+    EgressKey,
     ForwardKey,
+    IngressKey,
     Link,
     LinkKey,
     NeighbourKey,
@@ -27,7 +29,19 @@ from podwire.model.network import (
     UpKey,
 )
 
-ORDER = (SysctlKey, LinkKey, TunnelKey, UpKey, AddressKey, ForwardKey, NeighbourKey, RouteKey, RuleKey)
+ORDER = (
+    SysctlKey,
+    LinkKey,
+    IngressKey,
+    EgressKey,
+    TunnelKey,
+    UpKey,
+    AddressKey,
+    ForwardKey,
+    NeighbourKey,
+    RouteKey,
+    RuleKey,
+)
 
 
 def rank(key: Any) -> tuple[int, int]:
