@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from immutables import Map
 from msgspec.structs import replace
 
-from podwire.model.addresses import Address, Prefix, parse_address, parse_prefix, prefix_around
+from podwire.model.addresses import Address, Prefix, family_of, parse_address, parse_prefix, prefix_around
 from podwire.model.objects import Node, NodeKey
 from podwire.model.snapshot import Local, Snapshot
 from podwire.nodes import routes
@@ -53,12 +53,18 @@ nodes = st.builds(
 )
 
 
+def _direct(now: Snapshot, node: Node, address: Address) -> bool:
+    """Whether the node's pods, and so the way back from it, are reached without VXLAN."""
+    way = routes.way_to(now, node, family_of(address))
+    return isinstance(way, routes.Way) and not way.vxlan
+
+
 @given(st.dictionaries(st.sampled_from(["one", "two", "three", "four"]).map(NodeKey), nodes))
 def test_of_all_blocks_those_are_kept_that_are_own_or_routed(known: dict[NodeKey, Node]) -> None:
     """Else what goes there leaves with an address to which nobody knows the way back."""
     now = Snapshot(LOCAL, nodes=Map(known))
     routed = [key.destination for key in routes.desired(now, None)["linux"]]
-    neighbours = {address for node in known.values() for address in node.addresses if on_link(now, address)}
+    neighbours = {it for node in known.values() for it in node.addresses if on_link(now, it) and _direct(now, node, it)}
     for probe in PROBES:
         wanted = probe in neighbours or any(probe in block for block in (*now.node.pod_cidrs, *routed))
         assert any(probe in kept for kept in unmasqueraded(now)) == wanted
