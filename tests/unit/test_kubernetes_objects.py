@@ -67,6 +67,7 @@ def service_cidr(ranges: Any) -> dict[str, Any]:
 # --- Service -----------------------------------------------------------------------------------
 
 PORTS = (ServicePort("http", TCP, 80),)
+DUAL = {"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd96::1"]}
 
 
 @pytest.mark.parametrize(
@@ -118,9 +119,14 @@ PORTS = (ServicePort("http", TCP, 80),)
             id="ports sorted by protocol and number; one number of two protocols",
         ),
         pytest.param(
-            {"clusterIP": "10.0.0.1", "ports": [HTTP], "externalIPs": ["fd00::1", "10.0.0.2", "10.0.0.2"]},
-            Service(PORTS, (FOUR,), (OTHER, SIX)),
+            {**DUAL, "ports": [HTTP], "externalIPs": ["fd00::1", "10.0.0.2", "10.0.0.2"]},
+            Service(PORTS, (FOUR, parse_address("fd96::1")), (OTHER, SIX)),
             id="externalIPs sorted, each once",
+        ),
+        pytest.param(
+            {"clusterIP": "10.0.0.1", "ports": [HTTP], "externalIPs": ["fd00::1", "10.0.0.2"]},
+            Service(PORTS, (FOUR,), (OTHER,)),
+            id="externalIPs of a family that it has",
         ),
         pytest.param(
             {"clusterIP": "::ffff:10.0.0.1", "ports": [HTTP]},
@@ -424,12 +430,12 @@ PLACES: dict[str, tuple[Place, str]] = {
     "cluster IP": (lambda ips, _: service({"clusterIPs": ips[:1], "ports": [HTTP]}), "spec.clusterIPs[0]"),
     "single cluster IP": (lambda ips, _: service({"clusterIP": ips[0], "ports": [HTTP]}), "spec.clusterIP"),
     "external IP": (
-        lambda ips, _: service({"clusterIP": "10.0.0.1", "ports": [HTTP], "externalIPs": ips}),
+        lambda ips, _: service({**DUAL, "ports": [HTTP], "externalIPs": ips}),
         "spec.externalIPs[0]",
     ),
     "load balancer's address": (
         lambda ips, _: {
-            **service({"type": "LoadBalancer", "clusterIP": "10.0.0.1", "ports": [HTTP]}),
+            **service({"type": "LoadBalancer", **DUAL, "ports": [HTTP]}),
             "status": {"loadBalancer": {"ingress": [{"ip": ip} for ip in ips]}},
         },
         "status.loadBalancer.ingress[0].ip",
@@ -467,7 +473,7 @@ def test_an_address_that_no_host_can_have_is_an_error_and_left_out_of_what_the_a
     left_out: list[Invalid] = []
     _, value, _ = translate(thing, left_out)
     assert [str(each) for each in left_out] == [str(caught.value)]
-    rest = {"cluster IP": [], "single cluster IP": [], "external IP": [FIT[version], "10.0.0.1"]}
+    rest = {"cluster IP": [], "single cluster IP": [], "external IP": [FIT[version], *DUAL["clusterIPs"]]}
     rest["load balancer's address"] = rest["external IP"]
     assert _addresses(value) == rest.get(where, [FIT[version]])
 
@@ -596,7 +602,7 @@ def test_an_ipv4_mapped_address_is_judged_as_the_ipv4_address() -> None:
 STORED: dict[str, Callable[[str], dict[str, Any]]] = {
     "clusterIP": lambda ip: service({"clusterIP": ip, "ports": [HTTP]}),
     "clusterIPs": lambda ip: service({"clusterIP": ip, "clusterIPs": [ip], "ports": [HTTP]}),
-    "externalIPs": lambda ip: service({"clusterIP": "10.0.0.1", "ports": [HTTP], "externalIPs": [ip]}),
+    "externalIPs": lambda ip: service({**DUAL, "ports": [HTTP], "externalIPs": [ip]}),
     "ingress": lambda ip: PLACES["load balancer's address"][0]([ip], 4),
     "endpoints": lambda ip: PLACES["backend"][0]([ip], 6 if ":" in ip else 4),
     "InternalIP": lambda ip: PLACES["address of a node"][0]([ip], 4),

@@ -4,7 +4,7 @@ Invariants: pure, and one direction: the API's spelling (`kube_objects.py`) stop
 values: what has no order is sorted and free of duplicates. A wrong field raises `Invalid` and nothing else.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from sys import intern
@@ -205,9 +205,9 @@ def _service(thing: Service, left_out: list[Invalid] | None) -> Translated:
     it = objects.Service(
         ports,
         tuple(cluster_ips),
-        external_ips,
+        _of_its_families(external_ips, cluster_ips),
         created,
-        balancer_ips=_balancer_ips(thing.status, left_out) if balanced else (),
+        balancer_ips=_of_its_families(_balancer_ips(thing.status, left_out), cluster_ips) if balanced else (),
         source_ranges=tuple(sorted(set(sources))) if balanced else (),
         affinity=_affinity(spec),
         external_local=external_local,
@@ -215,6 +215,12 @@ def _service(thing: Service, left_out: list[Invalid] | None) -> Translated:
         health_port=health_port if balanced and external_local else 0,
     )
     return Translated(key, it)
+
+
+def _of_its_families(addresses: tuple[Address, ...], cluster_ips: Sequence[Address]) -> tuple[Address, ...]:
+    """As with kube-proxy: a Service is served in the families of its cluster IPs, whatever else stands there."""
+    families = {len(it) for it in cluster_ips}
+    return tuple(it for it in addresses if not families or len(it) in families)
 
 
 def _cluster_ips(spec: ServiceSpec) -> list[str]:
