@@ -10,12 +10,14 @@ import pytest
 from podwire.dataplane import netlink
 from podwire.dataplane.messages import Message, attr, nest
 from podwire.dataplane.nftables import libnftables, wire
+from podwire.dataplane.nftables.departed import DEPARTED
 from podwire.dataplane.nftables.layout import TABLE, layout
 from podwire.model.addresses import FAMILIES, IPV4, IPV6, Family, parse_address, parse_prefix
 from podwire.model.objects import Node, ServiceKey
 from tests.kernel.hands import advertise_router, links_gone, send_as
 from tests.kernel.rig import NODE, Rig, ask, by_hand, dump, entered, in_space, respond, service, sh, silence
 
+SETS = [line.split()[4] for line in layout(IPV4).splitlines() if line.startswith("add set") and "dynamic" not in line]
 OBJECTS = service("web", 10, ("10.1.1.2", "10.1.1.3", "fd01::2", "fd01::3")) | service("empty", 12, ())
 LINK = "pw3a1773b046e7"
 """Of pod c: names are derived from the sandbox's."""
@@ -480,21 +482,10 @@ async def test_an_address_that_a_pod_marks_as_ours_costs_only_that_pod(at_work: 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 @pytest.mark.parametrize(
     "name",
-    [
-        line.split()[4]
-        for line in layout(IPV4).splitlines()
-        if line.startswith("add set") and "dynamic" not in line and " departed " not in line  # which no rule asks
-    ],
+    [it for it in SETS if it != DEPARTED],  # no rule asks the agent's own notes
 )
 async def test_an_element_that_catches_all_is_seen_and_removed(at_work: Rig, name: str, family: Family) -> None:
-    """As a raw message: of some sets nft 1.0.6 can't add one."""
-    element = nest(1, attr(3, pack(">I", CATCHES_ALL)))
-    kernel = netlink.Socket(netlink.NETFILTER)
-    try:
-        body = wire.head(family) + wire.text(1, TABLE) + wire.text(2, name)
-        assert kernel.send(wire.batch([wire.message(body, [element], False)])) == {}
-    finally:
-        kernel.close()
+    catch_all(family, name)
     assert [it for it in await at_work.drift() if name in it] != []
     assert (await at_work.resync()).error is None
     assert await at_work.drift() == []
@@ -502,3 +493,22 @@ async def test_an_element_that_catches_all_is_seen_and_removed(at_work: Rig, nam
         assert ask(at_work.space("c"), to).split()[0] in {"a", "b"}
     for to in ("10.1.1.2", "fd01::2"):
         assert ask(at_work.space("c"), to, 8080).startswith("a ")
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+async def test_an_element_that_catches_all_is_no_note(at_work: Rig, family: Family) -> None:
+    catch_all(family, DEPARTED)
+    assert at_work.running.nftables.departed.read() == {}
+    assert (await at_work.resync()).error is None
+    assert await at_work.drift() == []
+
+
+def catch_all(family: Family, name: str) -> None:
+    """As a raw message: to some sets nft 1.0.6 can't add one."""
+    element = nest(1, attr(3, pack(">I", CATCHES_ALL)))
+    kernel = netlink.Socket(netlink.NETFILTER)
+    try:
+        body = wire.head(family) + wire.text(1, TABLE) + wire.text(2, name)
+        assert kernel.send(wire.batch([wire.message(body, [element], False)])) == {}
+    finally:
+        kernel.close()
