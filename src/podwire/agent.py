@@ -43,7 +43,7 @@ from podwire.healthserver import HealthServer
 from podwire.model.objects import Object, ObjectKey
 from podwire.model.snapshot import Local, Snapshot
 from podwire.model.text import printable
-from podwire.nodes import outside, own, routes
+from podwire.nodes import ends, outside, own, routes
 from podwire.pods import wiring
 from podwire.preflight import CannotStart
 from podwire.services import frontends
@@ -66,6 +66,7 @@ log = logging.getLogger(__name__)
 CAPABILITIES = (
     Capability("node", frozenset(("store", "linux", "nftables")), own.desired),
     Capability("routes", frozenset(("linux",)), routes.desired),
+    Capability("tunnels", frozenset(("nftables",)), ends.desired),
     Capability("outside", frozenset(("nftables",)), outside.desired),
     Capability("services", frozenset(("nftables",)), frontends.desired),
     Capability("pods", frozenset(("store", "linux", "nftables")), wiring.desired),

@@ -123,6 +123,18 @@ def before_host_ports() -> None:
         by_hand(f"nft delete map {ip} podwire host_ports; nft delete map {ip} podwire host_ports_at")
 
 
+def before_tunnels_were_guarded() -> None:
+    """As it was when VXLAN's port was open to all: without its sets, rules and chain."""
+    for ip in ("ip", "ip6"):
+        for chain in ("guard", "guardout", "pre", "out", "in", "post"):
+            for line in sh("nft", "-a", "list", "chain", ip, "podwire", chain).splitlines():
+                rule, _, handle = line.strip().rpartition(" # handle ")
+                if "@tunnel" in rule:
+                    sh("nft", "delete", "rule", ip, "podwire", chain, "handle", handle)
+        by_hand(f"nft flush chain {ip} podwire tunnelled; nft delete chain {ip} podwire tunnelled")
+        by_hand(f"nft delete set {ip} podwire tunnels; nft delete set {ip} podwire tunnel_ports")
+
+
 def another_form() -> None:
     """A set of another size: no rule that names it can stay while it is made anew."""
     for ip in ("ip", "ip6"):
@@ -174,12 +186,20 @@ def right(streams: tuple[list[Stream], list[Stream]], kept: list[str] | None) ->
 
 @pytest.mark.parametrize(
     "older",
-    [before_serving, looking_once, each_class_drew_by_itself, before_host_ports, another_form],
+    [
+        before_serving,
+        looking_once,
+        each_class_drew_by_itself,
+        before_host_ports,
+        before_tunnels_were_guarded,
+        another_form,
+    ],
     ids=[
         "maps are new",
         "lookups were not repeated",
         "classes held their draws",
         "no pod had a port",
+        "VXLAN's port was open",
         "a map has another form",
     ],
 )

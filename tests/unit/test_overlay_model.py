@@ -25,12 +25,14 @@ from podwire.model.network import (
     Route,
     RouteKey,
     Tunnel,
+    TunnelEndKey,
     TunnelKey,
+    TunnelPortKey,
     UpKey,
 )
 from podwire.model.objects import AttachmentKey, Node, NodeKey, PodKey
 from podwire.model.snapshot import EVERYTHING, Local, Snapshot, Transport
-from podwire.nodes import routes
+from podwire.nodes import ends, routes
 from podwire.nodes.tunnels import mac_of, next_hop
 from tests.unit import world
 
@@ -157,6 +159,34 @@ def test_all_that_vxlan_takes_for_one_node() -> None:
         RouteKey("", parse_prefix("10.1.2.0/24")): Route(index, parse_address("10.1.2.0"), four, onlink=True),
         RouteKey("", parse_prefix("fd02::/64")): Route(index, hop, six),
     }
+
+
+@pytest.mark.parametrize(
+    ("local", "others", "guarded"),
+    [
+        pytest.param({}, [[NEAR4, NEAR6]], "", id="no device, no end"),
+        pytest.param({}, [[FAR4, FAR6], [NEAR4]], f"{FAR4} 192.0.2.1 4789", id="those on the link are none"),
+        pytest.param({}, [[FAR4, "198.51.100.9"]], f"{FAR4} 192.0.2.1 4789", id="the first address"),
+        pytest.param({}, [[FAR6]], f"{FAR6} fd99::1 4789/6", id="over IPv6"),
+        pytest.param({}, [[FAR4], ["fd98::3"]], f"{FAR4} fd98::3 192.0.2.1 fd99::1 4789 4789/6", id="over both"),
+        pytest.param({"transport": Transport.VXLAN}, [[NEAR4]], f"{NEAR4} 192.0.2.1 4789", id="all by VXLAN"),
+        pytest.param({"transport": Transport.DIRECT}, [[FAR4]], "", id="never by VXLAN"),
+        pytest.param({"vxlan_port": 8472}, [[FAR4]], f"{FAR4} 192.0.2.1 8472", id="another port"),
+    ],
+)
+def test_the_ends_of_tunnels_are_those_of_the_routes(
+    local: dict[str, Any], others: list[list[str]], guarded: str
+) -> None:
+    known = [(NodeKey(f"node{n}"), node(f"10.1.{n}.0/24", *it)) for n, it in enumerate(others, 2)]
+    now = told(replace(LOCAL, **local), known)
+    wanted: set[Any] = set()
+    for word in guarded.split():
+        port, _, six = word.partition("/")
+        of = TunnelPortKey(IPV6 if six else IPV4, int(port)) if port.isdigit() else None
+        wanted.add(of or TunnelEndKey(parse_address(word)))
+    assert ends.desired(now, EVERYTHING)["nftables"] == dict.fromkeys(wanted, True)
+    tunnels = {key.family for key in linux(now) if isinstance(key, TunnelKey)}
+    assert tunnels == {it.family for it in wanted if isinstance(it, TunnelPortKey)}
 
 
 def test_of_two_blocks_with_one_beginning_the_first_node_s_is_reached() -> None:

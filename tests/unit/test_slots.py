@@ -27,6 +27,8 @@ from podwire.model.network import (
     ServiceRangeKey,
     Serving,
     Slots,
+    TunnelEndKey,
+    TunnelPortKey,
     UnmasqueradedKey,
 )
 from podwire.model.objects import Protocol
@@ -233,15 +235,24 @@ def test_adjacent_ranges_stay_apart() -> None:
     assert reading.keys(IPV4, {"service_ranges": bodies}) == {one: True, two: True}
 
 
-@pytest.mark.parametrize("key", [LocalPodKey(parse_address("fd01::2")), RestrictedKey(FRONTENDS[IPV6])], ids=str)
-def test_a_key_without_a_value_is_read_back(key: LocalPodKey | RestrictedKey) -> None:
+@pytest.mark.parametrize(
+    "key",
+    [
+        LocalPodKey(parse_address("fd01::2")),
+        RestrictedKey(FRONTENDS[IPV6]),
+        TunnelEndKey(parse_address("fd01::2")),
+        TunnelPortKey(IPV6, 4789),
+    ],
+    ids=str,
+)
+def test_a_key_without_a_value_is_read_back(key: LocalPodKey | RestrictedKey | TunnelEndKey | TunnelPortKey) -> None:
     maps = Maps()
     maps.apply(r.render(key, Change(None, True)))
     assert maps.read(IPV6) == {key: True}
 
 
 SIZES = {"eps": 16, "allowed": 16, "pods": 8, "service_ranges": 4, "cluster": 4, "external_ips": 4}
-SIZES |= {"serving": 20, "serving_internal": 20}
+SIZES |= {"tunnels": 4, "tunnel_ports": 2, "serving": 20, "serving_internal": 20}
 elements_of_hands = st.lists(
     st.tuples(
         st.sampled_from(sorted(MAPS)),

@@ -414,6 +414,25 @@ class ExternalIPKey(Value, frozen=True):
         return f"external IP {show_address(self.address)}"
 
 
+class TunnelEndKey(Value, frozen=True):
+    """An address from and to which VXLAN goes: this node's own, and those of nodes that it reaches so."""
+
+    address: Address
+
+    def __str__(self) -> str:
+        return f"end of VXLAN {show_address(self.address)}"
+
+
+class TunnelPortKey(Value, frozen=True):
+    """The UDP port of this node's VXLAN device for packets between addresses of this family."""
+
+    family: Family
+    port: int
+
+    def __str__(self) -> str:
+        return f"port of VXLAN {self.port} ({self.family})"
+
+
 class LocalPodKey(Value, frozen=True):
     """A pod of this node: its answers come by here, and it must see another source where it reaches itself."""
 

@@ -25,6 +25,7 @@ _RESTRICTED = (
     "dropped: the client is in none of the source ranges that may use this frontend",
 )
 _STOPS = (
+    ("@tunnel", Stop.DROPPED, "dropped: VXLAN's port takes packets from the other ends of tunnels only"),
     ("127.0.0.0/8", Stop.DROPPED, "dropped: the node's loopback is reached from the node only"),
     _RESTRICTED,
     (

@@ -55,6 +55,8 @@ MAPS = (
     "unmasqueraded",
     "external",
     "external_ips",
+    "tunnels",
+    "tunnel_ports",
     "pods",
     *hostports.MAPS,
 )

@@ -7,6 +7,8 @@ and add again in one go is looked up twice: see LOOKS.
 
     guard,     the only chains that see each packet, so they first let go what needs no more than to be counted. Of the
     guardout   rest, whoever may not use a restricted frontend is dropped, and what a pod sends in another's name
+    tunnelled  what VXLAN's port takes, which asks nobody who he is: from the other ends of tunnels, to this one's.
+               Nobody's Service, host port or restriction has these packets; nor does one lead others there (`in`, post)
     pre, out   a frontend's verdict in `svc` sends the packet to the chain of its capacity class; one that has another
                list for clients in the cluster has that in `svc_internal`
     draw4      its one rule draws one of 4 slots of `eps` and rewrites the destination; an empty slot breaks it. Such a
@@ -145,6 +147,8 @@ def _maps(family: Family) -> list[str]:
         f"add set {where} service_ranges {{ type {kind}; flags interval; }}",
         f"add set {where} external {{ type {kind} . inet_proto . inet_service; size {FRONTENDS}; }}",
         f"add set {where} external_ips {{ type {kind}; size 65536; }}",
+        f"add set {where} tunnels {{ type {kind}; size 65536; }}",
+        f"add set {where} tunnel_ports {{ type inet_service; size 16; }}",
         f"add set {where} pods {{ type {kind} . {kind}; size 65536; }}",
         *hostports.maps(where, kind),
         *_counters(where, kind),
@@ -211,6 +215,7 @@ def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
             *hostports.guarding(ip),
             "ct state invalid jump unplaced",
             *([_spoofed(ip)] if ip == "ip" else []),
+            "udp dport @tunnel_ports jump tunnelled",  # never established: the kernel's socket answers nobody
             restricted,
             "ct status ! confirmed accept",  # a first packet
             'ct status dnat iif != "lo" goto arrived',
@@ -224,8 +229,19 @@ def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
             f"{known} goto traffic",
             "ct state established accept",
             f"ct state invalid {ip} daddr @service_ranges drop",
+            f"udp dport @tunnel_ports {ip} daddr @tunnels accept",
             restricted,
             "ct status dnat goto traffic",
+        ],
+        "tunnelled": [
+            # Behind this node's address it would be let in there.
+            f'iifname "pw*" {ip} daddr @tunnels drop',
+            "fib daddr type unicast return",
+            *(["fib daddr type unreachable return"] if ip == "ip6" else []),  # a Service's, without a default route
+            # Broadcasts reach the socket too, as do the node's other addresses, to which a pod's may be masqueraded.
+            f'iif != "lo" {ip} daddr != @tunnels drop',
+            f'iif != "lo" {ip} saddr != @tunnels drop',
+            "accept",
         ],
         "unplaced": [
             # A reset or a SYN out of order harms nobody; a SYN's answer may be all that a node on one of two ways sees.
@@ -247,10 +263,12 @@ def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
 def _rules(ip: str) -> dict[str, list[str]]:
     frontend = f"{ip} daddr . meta l4proto . th dport"
     rules = _guarding(ip, frontend) | {
-        "pre": [f"{ip} saddr @cluster {frontend} vmap @svc_internal"] * LOOKS
+        "pre": [f"udp dport @tunnel_ports {ip} saddr @tunnels {ip} daddr @tunnels return"]
+        + [f"{ip} saddr @cluster {frontend} vmap @svc_internal"] * LOOKS
         + [f"{frontend} vmap @svc"] * LOOKS
         + ["jump refuse", hostports.FOUND, *_elsewhere(ip)],
-        "out": [f"{frontend} vmap @svc_internal"] * LOOKS
+        "out": [f"udp dport @tunnel_ports {ip} daddr @tunnels return"]
+        + [f"{frontend} vmap @svc_internal"] * LOOKS
         + [f"{frontend} vmap @svc"] * LOOKS
         + ["jump refuse", hostports.FOUND],
         "refuse": _refusing(ip, frontend),
@@ -260,9 +278,10 @@ def _rules(ip: str) -> dict[str, list[str]]:
     # `pods` holds each local pod's address twice, so that one set answers both "is it local?" and "is it itself?".
     rules |= _counting(ip, original)
     # These chains see the first packet of a connection only: that is when it is counted, and its client remembered.
-    rules["in"] = ["ct status dnat jump served"]
+    rules["in"] = ["udp dport @tunnel_ports ct status dnat drop", "ct status dnat jump served"]
     rules["post"] = [
-        *rules["in"],
+        f"udp dport @tunnel_ports {ip} daddr @tunnels ct status dnat drop",
+        "ct status dnat jump served",
         *hostports.hiding(ip),
         f"{ip} saddr . {ip} saddr @pods goto own",
         # The node's own sockets have the InternalIP as their source, to which no answer comes back by VXLAN.

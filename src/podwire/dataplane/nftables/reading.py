@@ -33,6 +33,8 @@ from podwire.model.network import (
     ServiceRangeKey,
     SharedKey,
     Slots,
+    TunnelEndKey,
+    TunnelPortKey,
     UnmasqueradedKey,
 )
 from podwire.model.objects import Protocol
@@ -53,7 +55,9 @@ def keys(family: Family, dumped: Dumped) -> dict[Any, Any]:
     readers: dict[str, Callable[[Family, bytes, bytes], Any]] = {
         "pods": _local_pod,
         "external": partial(_of_frontend, ExternalKey),
-        "external_ips": _external_ip,
+        "external_ips": partial(_of_address, ExternalIPKey),
+        "tunnels": partial(_of_address, TunnelEndKey),
+        "tunnel_ports": _tunnel_port,
         "restricted": partial(_of_frontend, RestrictedKey),
         "allowed": _allowed,
     }
@@ -87,8 +91,12 @@ def _local_pod(family: Family, key: bytes, _: bytes) -> LocalPodKey | None:
     return LocalPodKey(Address(first)) if first == second and len(first) == family.size else None
 
 
-def _external_ip(family: Family, key: bytes, _: bytes) -> ExternalIPKey | None:
-    return ExternalIPKey(Address(key)) if len(key) == family.size else None
+def _of_address(form: Callable[[Address], Any], family: Family, key: bytes, _: bytes) -> Any:
+    return form(Address(key)) if len(key) == family.size else None
+
+
+def _tunnel_port(family: Family, key: bytes, _: bytes) -> TunnelPortKey | None:
+    return TunnelPortKey(family, int.from_bytes(key, "big")) if len(key) == 2 else None
 
 
 def _of_frontend(form: Callable[[Frontend], Any], family: Family, key: bytes, _: bytes) -> Any:

@@ -36,6 +36,8 @@ from podwire.model.network import (
     ServiceRangeKey,
     SharedKey,
     Slots,
+    TunnelEndKey,
+    TunnelPortKey,
     UnmasqueradedKey,
 )
 
@@ -69,6 +71,8 @@ def rank(key: Any, change: Change) -> Rank:
             return 4, frontend_key(frontend), 3 if gone else 1
         case Frontend():
             return 4, frontend_key(key), 2
+        case TunnelPortKey():  # guarded only where the ends are known
+            return 3, b"", 0 if gone else 2
     return 3, b"", 0 if gone else 1  # of ranges that overlap one has to go first
 
 
@@ -87,7 +91,7 @@ def is_ours(key: Any, value: Any, remembering: Collection[int]) -> bool:
 
 def family_of_key(key: Any) -> Family:
     match key:
-        case HoldersKey(family) | RulesKey(family) | AlienKey(family) | AffinityKey(family):
+        case HoldersKey(family) | RulesKey(family) | AlienKey(family) | AffinityKey(family) | TunnelPortKey(family):
             return family
         case ServiceRangeKey(first, _) | ClusterRangeKey(first, _) | UnmasqueradedKey(first, _):
             return family_of(first)
@@ -107,6 +111,10 @@ def holder(key: Any) -> tuple[str, ...]:
             return ("external",)
         case ExternalIPKey():
             return ("external_ips",)
+        case TunnelEndKey():
+            return ("tunnels",)
+        case TunnelPortKey():
+            return ("tunnel_ports",)
         case HostPortKey(frontend):
             return (host_port(frontend)[0],)
         case ServiceRangeKey():
@@ -149,6 +157,10 @@ def render(key: Any, change: Change) -> list[Message]:
             return messages(family_of(address), "pods", [element(address * 2)], gone)
         case ExternalIPKey(address):
             return messages(family_of(address), "external_ips", [element(address)], gone)
+        case TunnelEndKey(address):
+            return messages(family_of(address), "tunnels", [element(address)], gone)
+        case TunnelPortKey(family, port):
+            return messages(family, "tunnel_ports", [element(port.to_bytes(2, "big"))], gone)
         case ExternalKey(frontend):
             return messages(frontend.family, "external", [element(frontend_key(frontend))], gone)
         case AffinityKey(family, seconds):
