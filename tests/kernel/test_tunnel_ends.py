@@ -169,6 +169,32 @@ async def test_no_pod_gets_there_by_a_service(rig: Rig, outer: Family) -> None:
         assert there.recv(100) == b"from the node"
 
 
+@pytest.mark.parametrize("six", [False, True], ids=["over IPv4", "over IPv6"])
+async def test_nor_by_a_flow_that_was_there_before_the_device(rig: Rig, six: bool) -> None:
+    outer, far = (IPV6, "fd98::3") if six else (IPV4, "198.51.100.3")
+    ends, at = ENDS[outer], "fd00:96::14" if six else "10.96.0.20"
+    two = connect(rig).two
+    sh("ip", "-n", two.name, "address", "add", f"{far}/{outer.bits}", "dev", "lo", *["nodad"] * six)
+    assert (await rig.start(NODES | at_the_port("one", 20, ends.one), mtu=None)).error is None
+    for pod in ("a", "b"):
+        assert (await rig.add(pod)).error is None
+    with (
+        listen(rig.pods["b"], socket.AF_INET, VICTIM) as victim,
+        in_space(rig.pods["a"], ends.kind, socket.SOCK_DGRAM) as out,
+        in_space(None, ends.kind, socket.SOCK_DGRAM) as server,
+    ):
+        server.bind(("", PORT))
+        server.settimeout(PATIENCE)
+        out.sendto(b"early", (at, PORT))
+        assert server.recv(100) == b"early"
+        server.close()
+        blocks = parse_prefix("10.1.3.0/24"), parse_prefix("fd03::/64")
+        assert (await rig.change((NodeKey("node3"), Node(blocks, (parse_address(far),))))).error is None
+        out.sendto(wrapped(b"from a pod"), (at, PORT))
+        send(two, ends.kind, ends.one, wrapped(b"from the node"), far)
+        assert victim.recv(100) == b"from the node"
+
+
 @families
 @pytest.mark.parametrize("restricted", [False, True], ids=["for all", "for some"])
 async def test_no_service_takes_what_goes_by_vxlan(rig: Rig, outer: Family, restricted: bool) -> None:

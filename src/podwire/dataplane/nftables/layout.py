@@ -218,6 +218,8 @@ def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
             "udp dport @tunnel_ports jump tunnelled",  # never established: the kernel's socket answers nobody
             restricted,
             "ct status ! confirmed accept",  # a first packet
+            # Of a flow that a Service led to the port before it was the tunnels'.
+            f"meta l4proto udp ct status dnat ct reply {ip} saddr @tunnels ct reply proto-src @tunnel_ports drop",
             'ct status dnat iif != "lo" goto arrived',
             # A pod's packet, or the node's own, that the network led back is no first one, so that NAT's chains don't
             # see it. Where a pod's came by a bridge, a reset would go back by that, to who knows no way to the pod.
