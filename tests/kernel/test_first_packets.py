@@ -122,7 +122,8 @@ async def test_it_does_where_the_kernel_only_tells(
 
 
 def test_only_where_there_is_a_carrier_is_waited(node: Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not for ever. What is dormant has its carrier, and is not yet to send (RFC 2863)."""
+    """And not for ever. What is dormant has its carrier, and is not yet to send (RFC 2863). The loopback's state is
+    UNKNOWN for good, which is as good as UP."""
     monkeypatch.setattr(carrier, "PATIENCE", 0.01)
     indexes = {}
     for number, name in enumerate(("dormant", "alone", "working"), 10):
@@ -132,6 +133,9 @@ def test_only_where_there_is_a_carrier_is_waited(node: Space, monkeypatch: pytes
         indexes[name] = number
         if name != "alone":
             sh("ip", "link", "set", peer, "up")
+    sh("ip", "link", "set", "lo", "up")
+    indexes["unknown"] = 1
+    assert " state UNKNOWN " in sh("ip", "link", "show", "lo")
     asking = netlink.Socket(netlink.ROUTE)
     try:
         assert list(carrier.silent(asking, [*indexes.values(), 99])) == [indexes["dormant"]]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from podwire.dataplane import netlink
 from podwire.findings import findings
 from podwire.model.addresses import IPV6, parse_address, parse_prefix, show_address
 from podwire.model.network import TUNNEL_INDEX
@@ -211,6 +212,38 @@ async def test_devices_come_and_go_with_the_nodes_that_need_them(rig: Rig) -> No
         assert await rig.drift() == []
         assert pods() == mtu
     assert state() == before
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["back before anybody looks", "seen to be away"])
+async def test_an_address_that_is_away_for_an_instant_moves_no_device_and_no_pod(rig: Rig, at_once: bool) -> None:
+    await started(rig)
+    assert (await rig.add("a")).error is None
+    rig.watch()
+    by_hand("ip link set podwire-vxlan alias the-same")
+    before, told = state(), netlink.Listener(netlink.ROUTE, (1,))  # RTNLGRP_LINK
+
+    async def heard(count: int) -> None:
+        history = rig.running.controller.history
+        while sum(record.event.startswith("NodeAddressesChanged") for record in history) < count:
+            await rig.running.controller.next_record()
+
+    try:
+        async with asyncio.timeout(PATIENCE):
+            by_hand("ip addr del 192.0.2.1/24 dev br0")
+            if not at_once:
+                await heard(1)
+                away = state()
+                assert away["links"] == before["links"]
+                assert [it for it in before["routes"] if it not in away["routes"]] == before["routes"][:1]  # direct
+            by_hand("ip addr add 192.0.2.1/24 dev br0")
+            await heard(2)
+            while await rig.drift():
+                await rig.running.controller.next_record()
+        assert told.drain() == []
+    finally:
+        told.close()
+    assert state() == before
+    assert " mtu 1450 " in sh("ip", "-n", rig.pods["a"].name, "-o", "link", "show", "eth0")
 
 
 async def test_a_node_that_moves_keeps_all_but_where_its_packets_go(rig: Rig) -> None:

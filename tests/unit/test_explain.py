@@ -137,8 +137,8 @@ def named(why: Any, frontend: str) -> FrontendWhy:
         pytest.param("10.1.2.9", "a pod of node two, by way of 192.0.2.2", id="a pod of another node"),
         pytest.param(
             "fd02::9",
-            "a pod of node two, to which there is no route: this node's own IPv4 address is on none of its interfaces",
-            id="a pod of another node, while there is no way to it",
+            "a pod of node two, by VXLAN to node two (192.0.2.2)",
+            id="a pod of another node, by VXLAN",
         ),
         pytest.param("10.1.1.200", "an address of this node's pods that no pod has", id="a free address"),
         pytest.param("203.0.113.5", "outside of the cluster, by the node's own routes", id="outside"),

@@ -16,7 +16,7 @@ from podwire.controller.transaction import Transaction
 from podwire.dataplane.linux import render
 from podwire.explain.packets import explain_packet, parse_destination
 from podwire.findings import findings
-from podwire.model.addresses import IPV4, IPV6, parse_address, parse_prefix
+from podwire.model.addresses import IPV4, IPV6, Prefix, parse_address, parse_prefix, prefix_around
 from podwire.model.network import (
     TUNNEL_INDEX,
     AddressKey,
@@ -114,10 +114,10 @@ def test_the_way_to_a_node(transport: str, other: list[str], ipv4: str, ipv6: st
     ("local", "here", "why"),
     [
         pytest.param(
-            replace(LOCAL, addresses=frozenset(HERE[1:])),
+            replace(LOCAL, addresses=frozenset(HERE[1:]), networks=frozenset((parse_prefix("fd99::/64"),))),
             HERE,
             "this node's own address 192.0.2.1 is on none of its interfaces",
-            id="its own address is away",
+            id="its own address has never been there",
         ),
         pytest.param(
             LOCAL, HERE[1:], "the node and this one have no addresses of one family", id="of no common family"
@@ -333,6 +333,80 @@ def test_what_a_tunnel_needs_comes_before_the_routes_and_goes_after_them(
     assert not any(render.outlasts(key) for key in wanted[0] if isinstance(key, RouteKey))
     used = {value.index for value in wanted[1].values() if isinstance(value, Route)} & set(TUNNEL_INDEX.values())
     assert {TUNNEL_INDEX[key.family] for key in wanted[1] if isinstance(key, TunnelKey)} == used
+
+
+# --- both ends alike ---------------------------------------------------------------------------
+
+
+LENGTHS = {f"{head}.{n}": 24 for head in ("10.0", "10.9") for n in (1, 2)} | {f"fd9{n}:": 64 for n in (1, 2)}
+"""By link: the prefix length that all have there."""
+
+
+@st.composite
+def at_home(draw: st.DrawFn, number: int) -> tuple[Node, frozenset[Prefix]]:
+    """A node, and the networks of its interfaces: each on some link with an address, of which it publishes some, in
+    some order."""
+    links = draw(st.lists(st.sampled_from(sorted(LENGTHS)), max_size=5, unique=True))
+    held = [parse_address(f"{it}.{number}" if "." in it else f"{it}:{number}") for it in links]
+    networks = frozenset(prefix_around(own, LENGTHS[it]) for own, it in zip(held, links, strict=True))
+    published = draw(st.lists(st.sampled_from(held), unique=True)) if held else []
+    blocks = parse_prefix(f"10.1.{number}.0/24"), parse_prefix(f"fd0{number}::/64")
+    return Node(blocks, tuple(published)), networks
+
+
+@given(at_home(1), at_home(2), st.sampled_from((Transport.AUTO, Transport.VXLAN)))
+def test_both_ends_decide_alike(
+    one: tuple[Node, frozenset[Prefix]], two: tuple[Node, frozenset[Prefix]], transport: Transport
+) -> None:
+    """Else what one of them sends directly the other expects by VXLAN, or has no device for."""
+    nodes, found = {ONE: one[0], TWO: two[0]}, []
+    for key, (own, networks) in ((ONE, one), (TWO, two)):
+        local = Local(key.name, 1500, (), networks=networks, network_mtu=1500, transport=transport)
+        now = told(replace(local, addresses=frozenset(own.addresses)), nodes.items(), nodes[ONE])
+        ways = {block.family: way for _, block, way in routes.ways(now)}
+        found.append({family: None if isinstance(way, str) else way.vxlan for family, way in ways.items()})
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("here", "networks", "other"),
+    [
+        pytest.param(["10.0.1.1"], ["10.0.1.0/24", "10.0.2.0/24"], "10.0.2.2", id="another interface is on its link"),
+        pytest.param(["10.0.1.1"], ["10.0.1.0/24", "fd99::/64"], "fd99::2", id="of a family that is not published"),
+    ],
+)
+def test_who_is_on_a_link_that_is_not_this_node_s_own_is_not_reached_directly(
+    here: list[str], networks: list[str], other: str
+) -> None:
+    own = tuple(map(parse_address, here))
+    local = replace(LOCAL, addresses=frozenset(own), networks=frozenset(map(parse_prefix, networks)))
+    now = told(local, ((TWO, node("10.1.2.0/24", "fd02::/64", "10.0.9.2", other)),), Node(BLOCKS, own))
+    assert not any(isinstance(way, routes.Way) and not way.vxlan for _, _, way in routes.ways(now))
+
+
+# --- while an address is away ------------------------------------------------------------------
+
+
+@given(clusters, st.sampled_from(Transport), own_addresses, st.booleans())
+def test_what_goes_by_vxlan_stays_while_an_address_of_this_node_is_away(
+    cluster: dict[NodeKey, Node], transport: Transport, left: frozenset[Any], first_nodes: bool
+) -> None:
+    before = told(replace(LOCAL, transport=transport), cluster.items())
+    networks = frozenset(it for it in LINK if any(own in it for own in left))
+    away, back = e.NodeAddressesChanged(left, networks), e.NodeAddressesChanged(frozenset(HERE), LINK)
+    if first_nodes:
+        now, _ = fold(before, away)
+    else:
+        now, _ = fold(Snapshot(replace(LOCAL, transport=transport), whole=True), away)
+        now, _ = fold(now, e.KubeStateChange(((ONE, Node(BLOCKS, HERE)), *cluster.items())))
+    ours = {key: it for key, it in linux(before).items() if not isinstance(key, RouteKey) or it.index}
+    assert {key: it for key, it in linux(now).items() if not isinstance(key, RouteKey) or it.index} == ours
+    assert (now.pod_mtu, now.underlays) == (before.pod_mtu, before.underlays)
+    again, _ = fold(now, e.NodeAddressesChanged(frozenset(), frozenset()))
+    again, _ = fold(again, away)
+    assert (linux(again), again.pod_mtu) == (linux(now), now.pod_mtu)
+    again, _ = fold(again, back)
+    assert (again.local, linux(again)) == (before.local, linux(before))
 
 
 # --- in words ----------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from podwire.model.objects import (
 from podwire.model.room import Room
 from podwire.model.snapshot import Snapshot, Touched
 from podwire.nodes.own import own_addresses
-from podwire.nodes.routes import underlays
+from podwire.nodes.routes import former_networks, underlays
 from podwire.services.backends import zone_of
 from podwire.services.frontends import (
     NO_ADDRESSES,
@@ -174,7 +174,8 @@ def _put_nodes(now: Snapshot, told: list[tuple[NodeKey, Node | None]]) -> tuple[
 def addressed(old: Snapshot, addresses: frozenset[Address], networks: frozenset[Prefix]) -> tuple[Snapshot, Touched]:
     """The node's kernel has these addresses now: routes have others as their source, Services with node ports claim
     others."""
-    now = replace(old, local=replace(old.local, addresses=addresses, networks=networks))
+    former = former_networks(old, networks)
+    now = replace(old, local=replace(old.local, addresses=addresses, networks=networks, former=former))
     touched: set[ServiceKey] = set()
     for name in _concerned(now, set(), node_port_addresses(now) != node_port_addresses(old)):
         now, rivals = _claim(now, name, now.services[name], old)

@@ -82,6 +82,8 @@ class Local(Value, frozen=True):
     """Bytes: of the node's own network, 0 where that isn't known."""
     last_mtu: int = 0
     """What an earlier agent gave to pods, until all nodes are known; 0: nobody knows."""
+    former: frozenset[Prefix] = frozenset()
+    """Networks in which the node's InternalIPs were, while its kernel has them not."""
     forms: frozenset[tuple[int, int]] = frozenset()
     """Derived from `networks`, of which there may be thousands: bytes of an address, and length."""
     ported: tuple[Address, ...] = ()

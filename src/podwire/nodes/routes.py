@@ -4,8 +4,9 @@ Invariants: one route for each of a node's blocks. Direct ones go by way of that
 family; which interface that is, the kernel knows. Of two nodes that claim one block the first by name has it. A block
 in which this node or its pods live leads nowhere, nor does one in which its own gateway is: such a route would lead
 their packets away. The source is what the others know the way back to: of direct routes this node's InternalIP, by
-VXLAN the address of its own block. What both ends can tell alike decides, so that they decide alike: InternalIPs, and
-whether they are in one network. Nodes are few: what one of them changes is decided for all.
+VXLAN the address of its own block. What both ends can tell alike decides, so that they decide alike: the nodes' first
+InternalIPs, and whether they are in one network; never other addresses of this node, nor which of them its kernel has
+at the moment. Nodes are few: what one of them changes is decided for all.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,15 +25,17 @@ from podwire.model.addresses import (
 )
 from podwire.model.network import Route, RouteKey
 from podwire.model.objects import Node, NodeKey
-from podwire.model.snapshot import Snapshot, Touched, Transport
+from podwire.model.snapshot import Local, Snapshot, Touched, Transport
 from podwire.nodes import tunnels
 
 
 class _Here(NamedTuple):
-    """This node, prepared for many questions: by family its first address, and which one its kernel has."""
+    """This node, prepared for many questions: by family its first address; the networks in which that is, or, while it
+    is away, was; and the address again where that keeps direct ways from working."""
 
     first: Mapping[Family, Address | None]
-    source: Mapping[Family, Address | None]
+    around: Mapping[Family, frozenset[Prefix]]
+    away: Mapping[Family, Address]
 
 
 class Way(NamedTuple):
@@ -78,6 +81,9 @@ def ways(now: Snapshot) -> Iterator[tuple[NodeKey, Prefix, Way | str]]:
                 yield key, block, f"node {given[block].name} has it too, and comes first"
             elif way.vxlan and begins.setdefault(block.first, key) != key:  # it names the next hop
                 yield key, block, f"one of node {begins[block.first].name}'s begins with the same address"
+            elif not way.vxlan and (own := here.away.get(block.family)) is not None:
+                # The block is the node's all the same, and not by VXLAN: the other end would not know of that.
+                yield key, block, _away(own)
             else:
                 yield key, block, way
 
@@ -88,23 +94,33 @@ def way_to(now: Snapshot, node: Node, family: Family) -> Way | str:
 
 
 def _here(now: Snapshot) -> _Here:
-    node = now.node
-    return _Here({it: gateway_to(node, it) for it in FAMILIES}, {it: now.source(it) for it in FAMILIES})
+    first = {family: gateway_to(now.node, family) for family in FAMILIES}
+    held = {family: networks_around(now.local, own) for family, own in first.items() if own is not None}
+    former = {family_of(own): frozenset(it for it in now.local.former if own in it) for own in first.values() if own}
+    auto = now.local.transport is Transport.AUTO
+    away = {family: own for family, own in first.items() if auto and own and not held[family]}
+    return _Here(first, {family: held[family] or former[family] for family in held}, away)
+
+
+def _away(own: Address) -> str:
+    return f"this node's own address {show_address(own)} is on none of its interfaces"
 
 
 def _way_to(now: Snapshot, here: _Here, node: Node, family: Family) -> Way | str:
     transport, gateway = now.local.transport, gateway_to(node, family)
-    if gateway is not None and transport is not Transport.VXLAN and on_link(now, gateway):
-        return Way(gateway)
     if not node.addresses or (transport is Transport.DIRECT and gateway is None):
         return f"the node has no {family} address to route to"
-    if transport is Transport.DIRECT and gateway is not None:
+    if gateway is None or transport is Transport.VXLAN:
+        return _by_vxlan(now, here, node, family)
+    if transport is Transport.DIRECT:
+        if on_link(now, gateway):
+            return Way(gateway)
         return f"the node's address {show_address(gateway)} is on no link of this node, and transport is direct"
-    own = here.first[family]
-    if gateway is not None and own is not None and here.source[family] is None:
-        # Not by VXLAN for as long as it is away: the other end would not know of that.
-        return f"this node's own address {show_address(own)} is on none of its interfaces"
-    return _by_vxlan(now, here, node, family)
+    own, around = here.first[family], here.around.get(family, frozenset())
+    shared = any(gateway in network for network in around)
+    if own is not None and not around:
+        return _away(own)
+    return Way(gateway) if shared else _by_vxlan(now, here, node, family)
 
 
 def _by_vxlan(now: Snapshot, here: _Here, node: Node, family: Family) -> Way | str:
@@ -113,8 +129,6 @@ def _by_vxlan(now: Snapshot, here: _Here, node: Node, family: Family) -> Way | s
     outer, address = next(((each, found) for each, found in ends if found is not None), (None, None))
     if outer is None or address is None:
         return "the node and this one have no addresses of one family"
-    if here.source[outer] is None:
-        return f"this node's own {outer} address is on none of its interfaces"
     mtu = now.tunnel_mtu(outer)
     if mtu <= 0:
         return "the MTU of this node is not known: no default route, and no mtu set"
@@ -158,8 +172,26 @@ def gateway_to(node: Node, family: Family) -> Address | None:
 
 def on_link(now: Snapshot, address: Address) -> bool:
     """Whether this node reaches it without a router, by the networks in which it has addresses."""
-    lengths = (length for size, length in now.local.forms if size == len(address))
-    return any(prefix_around(address, length) in now.local.networks for length in lengths)
+    return bool(networks_around(now.local, address))
+
+
+def networks_around(local: Local, address: Address) -> frozenset[Prefix]:
+    """In which of the networks where this node has addresses it lies."""
+    lengths = (length for size, length in local.forms if size == len(address))
+    return local.networks & {prefix_around(address, length) for length in lengths}
+
+
+def former_networks(old: Snapshot, networks: frozenset[Prefix]) -> frozenset[Prefix]:
+    """Where this node's first InternalIPs were, of those that are in none of `networks`, which it has from now on. As
+    long as nobody knows which addresses are the InternalIPs, all may be."""
+    known = {*old.local.former, *old.local.networks}
+    if not old.node.addresses:
+        return frozenset(known - networks)
+    found: set[Prefix] = set()
+    for own in (gateway_to(old.node, family) for family in FAMILIES):
+        if own is not None and not any(own in each for each in networks):
+            found |= networks_around(old.local, own) or {each for each in old.local.former if own in each}
+    return frozenset(found)
 
 
 def underlays(now: Snapshot) -> frozenset[Family]:

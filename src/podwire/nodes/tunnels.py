@@ -47,6 +47,7 @@ def wiring(now: Snapshot, far: Iterable[tuple[NodeKey, Prefix, Address]]) -> dic
 
 
 def device(now: Snapshot, outer: Family) -> Tunnel:
+    """With the InternalIP that others send to, even while the kernel has it not: it may be back in an instant."""
     local = now.local
     return Tunnel(
         index=TUNNEL_INDEX[outer],
@@ -54,7 +55,7 @@ def device(now: Snapshot, outer: Family) -> Tunnel:
         port=local.vxlan_port,
         mac=mac_of(local.name),
         mtu=now.tunnel_mtu(outer),
-        local=now.source(outer),
+        local=next((each for each in now.node.addresses if family_of(each) == outer), None),
     )
 
 

@@ -1,9 +1,11 @@
 """Waiting until an interface that has got its carrier sends what it is given.
 
 Invariants: a veth pair has its carrier as soon as its second end is up, but the end that was up first goes on throwing
-away what it is to send until the kernel's link watch has had its turn (net/core/link_watch.c). Then its operational
-state is UP (RFC 2863). Since Linux 6.8 (facd15dfd691) whoever asks for that one interface gives the link watch its
-turn; an older kernel only tells when it has come. Nothing is waited for where there is no carrier.
+away what it is to send until the kernel's link watch has had its turn (net/core/link_watch.c). So long its operational
+state is DOWN or LOWERLAYERDOWN, then UP (RFC 2863). UNKNOWN is what interfaces without a carrier of their own have for
+good: the kernel takes them for usable (netif_oper_up). Since Linux 6.8 (facd15dfd691) whoever asks for that one
+interface gives the link watch its turn; an older kernel only tells when it has come. Nothing is waited for where there
+is no carrier.
 """
 
 import select
@@ -18,7 +20,7 @@ from podwire.dataplane.linux import rtnetlink as rt
 PATIENCE = 1.0
 """Seconds for an older kernel's link watch, which usually takes less than a thousandth of that."""
 _LINKS = (1,)  # RTNLGRP_LINK
-_LOWER_UP, _OPERATING = 0x10000, b"\x06"  # IFF_LOWER_UP, IF_OPER_UP
+_LOWER_UP, _OPERATING = 0x10000, (None, b"\x00", b"\x06")  # IFF_LOWER_UP; IF_OPER_UNKNOWN, IF_OPER_UP
 
 
 def silent(node: netlink.Socket, indexes: Collection[int]) -> Collection[int]:
@@ -43,4 +45,4 @@ def _is_silent(node: netlink.Socket, index: int) -> bool:
     except OSError:  # it is gone
         return False
     states = [(unpack_from("=I", seen[rt.FLAGS])[0], seen.get(rt.IFLA_OPERSTATE)) for seen in found.values()]
-    return any(flags & _LOWER_UP and state != _OPERATING for flags, state in states)
+    return any(flags & _LOWER_UP and state not in _OPERATING for flags, state in states)
