@@ -402,6 +402,7 @@ def test_what_goes_by_vxlan_stays_while_an_address_of_this_node_is_away(
     ours = {key: it for key, it in linux(before).items() if not isinstance(key, RouteKey) or it.index}
     assert {key: it for key, it in linux(now).items() if not isinstance(key, RouteKey) or it.index} == ours
     assert (now.pod_mtu, now.underlays) == (before.pod_mtu, before.underlays)
+    assert ends.desired(now, EVERYTHING) == ends.desired(before, EVERYTHING)
     again, _ = fold(now, e.NodeAddressesChanged(frozenset(), frozenset()))
     again, _ = fold(again, away)
     assert (linux(again), again.pod_mtu) == (linux(now), now.pod_mtu)
