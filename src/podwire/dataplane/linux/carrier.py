@@ -2,10 +2,10 @@
 
 Invariants: a veth pair has its carrier as soon as its second end is up, but the end that was up first goes on throwing
 away what it is to send until the kernel's link watch has had its turn (net/core/link_watch.c). So long its operational
-state is DOWN or LOWERLAYERDOWN, then UP (RFC 2863). UNKNOWN is what interfaces without a carrier of their own have for
-good: the kernel takes them for usable (netif_oper_up). Since Linux 6.8 (facd15dfd691) whoever asks for that one
-interface gives the link watch its turn; an older kernel only tells when it has come. Nothing is waited for where there
-is no carrier.
+state is DOWN, LOWERLAYERDOWN, or still the UNKNOWN that a veth is born with, then UP (RFC 2863). Interfaces of other
+kinds without a carrier of their own are UNKNOWN for good, and usable (netif_oper_up). Since Linux 6.8 (facd15dfd691)
+whoever asks for that one interface gives the link watch its turn; an older kernel only tells when it has come. Nothing
+is waited for where there is no carrier.
 """
 
 import select
@@ -20,7 +20,7 @@ from podwire.dataplane.linux import rtnetlink as rt
 PATIENCE = 1.0
 """Seconds for an older kernel's link watch, which usually takes less than a thousandth of that."""
 _LINKS = (1,)  # RTNLGRP_LINK
-_LOWER_UP, _OPERATING = 0x10000, (None, b"\x00", b"\x06")  # IFF_LOWER_UP; IF_OPER_UNKNOWN, IF_OPER_UP
+_LOWER_UP, _UNKNOWN, _OPERATING = 0x10000, b"\x00", b"\x06"  # IFF_LOWER_UP, IF_OPER_UNKNOWN, IF_OPER_UP
 
 
 def silent(node: netlink.Socket, indexes: Collection[int]) -> Collection[int]:
@@ -44,5 +44,10 @@ def _is_silent(node: netlink.Socket, index: int) -> bool:
         found = links.by_index(node.dump(rt.GETLINK, links.get_link(index), 0))
     except OSError:  # it is gone
         return False
-    states = [(unpack_from("=I", seen[rt.FLAGS])[0], seen.get(rt.IFLA_OPERSTATE)) for seen in found.values()]
-    return any(flags & _LOWER_UP and state not in _OPERATING for flags, state in states)
+    return any(unpack_from("=I", seen[rt.FLAGS])[0] & _LOWER_UP and not _sends(seen) for seen in found.values())
+
+
+def _sends(seen: rt.Seen) -> bool:
+    """Registering a veth comes before its carrier is taken away (veth_newlink), so UNKNOWN may be all it showed."""
+    state = seen.get(rt.IFLA_OPERSTATE)
+    return state == _OPERATING or (state == _UNKNOWN and links.kind_of(seen) != b"veth")
