@@ -117,7 +117,7 @@ def _of_datagrams_to_nothing(it: Asked) -> bool:
 
 
 def _of_unknown_ports(it: Asked) -> bool:
-    return isinstance(it, Refusal) and it.kind in LED_HERE and it.why is Why.UNKNOWN_PORT
+    return isinstance(it, Refusal) and it.kind in LED_HERE and it.why is Why.UNKNOWN_PORT and right(it) != SILENCE
 
 
 def _of_unknown_addresses(it: Asked) -> bool:
@@ -207,10 +207,11 @@ DIFFERENCES = (
     ),
     Difference(
         "Ports that no Service has at an external IP or a load balancer's",
-        "external IP and load balancer's IP, at a port that no Service has; from everywhere",
+        "external IP and load balancer's IP, at a port that no Service has; from everywhere but pods of the node to "
+        "which the router leads these addresses",
         "the packet goes on by the default route; where the router leads such an address to the node it comes back, "
         "until its hops are used up: no answer, or an unreachable host",
-        "refused at once, by the node to which the network leads it; no answer for that node's own pods",
+        "refused at once, by the node to which the network leads it",
         "kube-proxy knows these addresses only together with their ports. Podwire refuses what comes from elsewhere to "
         "one of them and no Service takes; what pods and the node itself send there goes the way of the network first.",
         _of_unknown_ports,

@@ -39,7 +39,7 @@ from podwire.model.objects import (
 )
 from podwire.model.room import Capacity
 from podwire.model.snapshot import Local, Snapshot
-from podwire.nodes import outside, own, routes
+from podwire.nodes import ends, outside, own, routes
 from podwire.pods import wiring
 from podwire.pods.hostports import places
 from podwire.services import backends, frontends
@@ -47,6 +47,7 @@ from podwire.services import backends, frontends
 CAPABILITIES = (
     Capability("node", frozenset(("store", "linux", "nftables")), own.desired),
     Capability("routes", frozenset(("linux",)), routes.desired),
+    Capability("tunnels", frozenset(("nftables",)), ends.desired),
     Capability("outside", frozenset(("nftables",)), outside.desired),
     Capability("services", frozenset(("nftables",)), frontends.desired),
     Capability("pods", frozenset(("store", "linux", "nftables")), wiring.desired),
