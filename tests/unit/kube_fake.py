@@ -140,6 +140,13 @@ class FakeApi:
             if stream.resource == resource:
                 stream.queue.put_nowait(what)
 
+    def repeat(self, resource: str) -> None:
+        """What was last put there, again, to the watches that had it: none is told of what it didn't ask for."""
+        for stream in self.streams:
+            for it in self.log[-3:]:
+                if it.resource == stream.resource == resource and it.after and _matches(it.after, stream.query):
+                    stream.queue.put_nowait(_line("MODIFIED", it.after))
+
     def cut(self, resource: str, left: bytes = b"") -> None:
         """Ends the connection, in the middle of a line where something is left of one."""
         if left:

@@ -581,10 +581,7 @@ async def _take(fake: FakeApi, step: tuple) -> None:  # type: ignore[type-arg]
         case ("inject", resource, line):
             fake.inject(resource, line)
         case ("repeat", resource, _):
-            for happened in fake.log[-3:]:
-                if happened.resource == resource and happened.after is not None:
-                    line = {"type": "MODIFIED", "object": happened.after}
-                    fake.inject(resource, json.dumps(line).encode() + b"\n")
+            fake.repeat(resource)
         case ("fault", request, fault):
             fake.faults[request].append(fault)
         case ("turn", _, count):
