@@ -184,6 +184,9 @@ async def test_a_new_sandbox_takes_the_place_of_the_old_one(rig: Rig, lives: boo
     if not lives:
         sh("ip", "netns", "del", old.name)
     assert (await attach(rig, new, "s2", uid="u")).error is None
+    if not lives:  # the kernel takes a namespace's links away in its own time
+        for interface in ("eth0", "net1"):
+            links_gone(rig, "p", "s1", interface)
     for to in TO_WEB:
         assert ask(new, to).startswith("web ")
     assert set(addresses(rig)) == {"sandbox-web/eth0", "s1/net1", "s2/eth0"}
