@@ -61,10 +61,18 @@ async def make_fabric(lab: str, links: int) -> None:
                 # Without snooping: a new wire would wait for the next query before it hears neighbour discovery.
                 f"link add {_bridge(link)} type bridge forward_delay 0 mcast_snooping 0",
                 *_addresses(router(link), _bridge(link)),
-                f"link set {_bridge(link)} up",
             ],
             space,
         )
+        _trust(space, _bridge(link))
+        await ip_batch([f"link set {_bridge(link)} up"], space)
+
+
+def _trust(space: str, interface: str) -> None:
+    """Its link-local address is its own from the start. Until the kernel knows that nobody else has it, a second or two
+    later, it asks for no neighbour on behalf of what it forwards. Raises OSError."""
+    with path_of(space).open("rb") as there, inside(there.fileno()):
+        sysctl.write(f"net/ipv6/conf/{interface}/accept_dad", "0")
 
 
 def _bridge(link: int) -> str:
@@ -72,7 +80,8 @@ def _bridge(link: int) -> str:
 
 
 async def plug_in(lab: str, station: Station) -> None:
-    """A namespace on the fabric, with its addresses and the fabric as default gateway. Raises ProgramError."""
+    """A namespace on the fabric, with its addresses and the fabric as default gateway. Raises ProgramError or
+    OSError."""
     space = station_space(lab, station.name)
     await make([space])
     await ip_batch(
@@ -82,6 +91,7 @@ async def plug_in(lab: str, station: Station) -> None:
         ],
         fabric_space(lab),
     )
+    _trust(space, INTERFACE)
     await ip_batch(
         [
             "link set lo up",
