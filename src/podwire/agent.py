@@ -22,7 +22,8 @@ from typing import Any
 
 from grpc import aio  # type: ignore[import-untyped]
 
-from podwire import admin, preflight, restoring, views
+from podwire import preflight, restoring, views
+from podwire.admin import server as admin
 from podwire.cni import mark
 from podwire.config import Config
 from podwire.controller.events import Restored, Resync, ResyncReason, Shutdown

@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from podwire import admin, views
+from podwire import views
+from podwire.admin import server as admin
 from podwire.controller.difference import Difference, Outcome
 from podwire.controller.events import AddPod, Event, PodWired, Reported, Resync, ResyncReason
 from podwire.controller.history import Record

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from podwire import admin
+from podwire.admin import server as admin
 from podwire.controller.difference import Change
 from podwire.controller.events import AddPod, KubeStateChange, Resync, ResyncReason
 from podwire.controller.snapshot import fold
@@ -18,6 +18,7 @@ from podwire.model.network import Slots
 from podwire.model.objects import AttachmentKey, Pod, PodKey, ServiceKey
 from podwire.model.snapshot import Snapshot
 from podwire.pods.names import interface_name
+from podwire.replies import SLICE
 from tests.unit.served_agent import FRONT, ServedAgent, frontend, record, serving
 
 
@@ -58,11 +59,11 @@ async def test_all_services_and_one_have_the_same_form(agent: ServedAgent) -> No
 async def test_a_list_longer_than_a_slice_is_whole(agent: ServedAgent) -> None:
     now = agent.controller.snapshot
     it = now.services[ServiceKey("shop", "empty")]
-    services = now.services.update({ServiceKey("many", f"s{n:04}"): it for n in range(admin.SLICE * 3)})
+    services = now.services.update({ServiceKey("many", f"s{n:04}"): it for n in range(SLICE * 3)})
     claims = now.claims.update({frontend("10.96.0.12"): tuple(key for key in services if key.namespace == "many")})
     agent.controller.snapshot = type(now)(now.local, services=services, claims=claims.update(now.claims))
     _, body = await ask(agent, "GET", "/services")
-    assert len(body["services"]) == admin.SLICE * 3 + 4
+    assert len(body["services"]) == SLICE * 3 + 4
 
 
 def attached(now: Snapshot, *interfaces: str) -> Snapshot:

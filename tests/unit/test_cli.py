@@ -17,7 +17,8 @@ import pytest_asyncio
 from msgspec.structs import replace
 from rich.console import Console
 
-from podwire import admin, views
+from podwire import views
+from podwire.admin import server as admin
 from podwire.cli import tables
 from podwire.controller.difference import Change
 from podwire.controller.events import KubeStateChange, Resync, ResyncReason

@@ -9,7 +9,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from podwire import admin, connections, views
+from podwire import connections, views
+from podwire.admin import server as admin
 from podwire.statistics.kept import ServiceTotals
 from tests.unit.served_agent import FakeStatistics, ServedAgent
 

@@ -11,7 +11,8 @@ from prometheus_client import REGISTRY
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from podwire import admin, metrics, views
+from podwire import metrics, views
+from podwire.admin import server as admin
 from podwire.controller.difference import Outcome
 from podwire.controller.events import KubeStateChange, Reported, Resync, ResyncReason
 from podwire.controller.snapshot import fold
