@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from podwire.cni.errors import CniError, ErrorCode
+from podwire.cni.fields import as_go_reads
 from podwire.model.objects import NO_BANDWIDTH, Bandwidth, Rate
 
 NAME = "runtimeConfig.bandwidth"
@@ -23,13 +24,7 @@ def parse(told: Any) -> Bandwidth:
         return NO_BANDWIDTH
     if not isinstance(told, Mapping):
         raise _wrong("", "expected an object with ingressRate, ingressBurst, egressRate and egressBurst", told)
-    given: dict[str, int] = {}
-    for name, value in told.items():
-        field = _FIELDS.get(name.lower())
-        if field in given:
-            raise _wrong(f".{field}", "expected it once", sorted(told))
-        if field is not None:
-            given[field] = _number(field, value)
+    given = {field: _number(field, value) for field, value in as_go_reads("", told, _FIELDS, _wrong).items()}
     return Bandwidth(_rate(given, "ingress"), _rate(given, "egress"))
 
 

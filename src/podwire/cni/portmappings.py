@@ -5,10 +5,11 @@ right form. Names of fields are read as Go reads them, in any case of letters: c
 left out the protocol is TCP, and the address all that the node has, as in Kubernetes' ContainerPort.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from podwire.cni.errors import CniError, ErrorCode
+from podwire.cni.fields import as_go_reads
 from podwire.model.addresses import FAMILIES, Address, parse_address, special
 from podwire.model.network import Frontend, HostPortKey
 from podwire.model.objects import HostPort, Protocol
@@ -47,25 +48,13 @@ def parse(told: Any) -> tuple[HostPort, ...]:
 def _one(where: str, told: Any) -> HostPort:
     if not isinstance(told, Mapping):
         raise _wrong(where, "expected an object with hostPort and containerPort", told)
-    given = dict(_named(where, told))
+    given = as_go_reads(where, told, _FIELDS, _wrong)
     return HostPort(
         address=_address(f"{where}.hostIP", given.get("hostIP")),
         protocol=_protocol(f"{where}.protocol", given.get("protocol")),
         port=_port(f"{where}.hostPort", given.get("hostPort")),
         target=_port(f"{where}.containerPort", given.get("containerPort")),
     )
-
-
-def _named(where: str, told: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Unknown fields are passed over, as everywhere in a configuration."""
-    seen = set()
-    for name, value in told.items():
-        known = _FIELDS.get(name.lower())
-        if known in seen:
-            raise _wrong(f"{where}.{known}", "expected it once", sorted(told))
-        if known is not None:
-            seen.add(known)
-            yield known, value
 
 
 def _port(where: str, told: Any) -> int:
