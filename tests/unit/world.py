@@ -10,10 +10,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from podwire import agent
 from podwire.controller import events as e
 from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.controller.snapshot import fold
-from podwire.controller.transaction import Capability, Transaction
+from podwire.controller.transaction import Transaction
 from podwire.dataplane.linux import render as linux
 from podwire.dataplane.nftables import slots as nftables
 from podwire.model.addresses import FAMILIES, Address, parse_address, parse_prefix
@@ -39,19 +40,10 @@ from podwire.model.objects import (
 )
 from podwire.model.room import Capacity
 from podwire.model.snapshot import Local, Snapshot
-from podwire.nodes import ends, outside, own, routes
-from podwire.pods import wiring
 from podwire.pods.hostports import places
-from podwire.services import backends, frontends
+from podwire.services import backends
 
-CAPABILITIES = (
-    Capability("node", frozenset(("store", "linux", "nftables")), own.desired),
-    Capability("routes", frozenset(("linux",)), routes.desired),
-    Capability("tunnels", frozenset(("nftables",)), ends.desired),
-    Capability("outside", frozenset(("nftables",)), outside.desired),
-    Capability("services", frozenset(("nftables",)), frontends.desired),
-    Capability("pods", frozenset(("store", "linux", "nftables")), wiring.desired),
-)
+CAPABILITIES = agent.CAPABILITIES
 NODE = NodeKey("one")
 EXTERNAL = tuple(map(parse_address, ("192.0.2.1", "192.168.0.1")))
 """The second is a node's own too."""
