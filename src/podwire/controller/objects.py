@@ -182,8 +182,9 @@ def addressed(old: Snapshot, addresses: frozenset[Address], networks: frozenset[
         touched |= rivals
     now, moved = shared_out(now, touched)
     now, more = remeasured(old, now)
-    found = replace(more, attachments=more.attachments | rehomed(old, now).attachments)
-    if networks != old.local.networks or rehomed(old, now).nodes:  # who is reached by his own pods' addresses
+    rewired = rehomed(old, now)
+    found = replace(more, attachments=more.attachments | rewired.attachments)
+    if networks != old.local.networks or rewired.nodes:  # who is reached by his own pods' addresses
         found = replace(found, nodes=frozenset((now.local.key,)))
     return now, replace(found, services=frozenset(touched | moved))
 

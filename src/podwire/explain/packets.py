@@ -18,8 +18,7 @@ from podwire.model.addresses import Address, Family, Prefix, family_of, parse_ad
 from podwire.model.network import Backend, Frontend, InternalKey, Serving
 from podwire.model.objects import AttachmentKey, PodKey, Protocol
 from podwire.model.snapshot import Snapshot
-from podwire.nodes.own import LOOPBACKS, is_own
-from podwire.nodes.routes import gateway_to
+from podwire.nodes.own import LOOPBACKS, gateway_to, is_own
 from podwire.pods import hostports
 from podwire.services.frontends import allowed_sources, owner, serving
 from podwire.services.room import lacking

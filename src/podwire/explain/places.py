@@ -21,8 +21,7 @@ from podwire.model.objects import AttachmentKey, NodeKey, PodKey
 from podwire.model.snapshot import Snapshot
 from podwire.nodes import routes
 from podwire.nodes.outside import unmasqueraded
-from podwire.nodes.own import LOOPBACKS, is_own, own_address_of
-from podwire.nodes.routes import gateway_to
+from podwire.nodes.own import LOOPBACKS, gateway_to, is_own, own_address_of
 from podwire.pods.names import link_of
 
 

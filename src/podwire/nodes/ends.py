@@ -10,7 +10,8 @@ from typing import Any
 from podwire.model.addresses import Family, family_of
 from podwire.model.network import TunnelEndKey, TunnelPortKey
 from podwire.model.snapshot import Snapshot, Touched
-from podwire.nodes.routes import Way, gateway_to, ways
+from podwire.nodes.own import gateway_to
+from podwire.nodes.routes import Way, ways
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:

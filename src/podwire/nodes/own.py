@@ -22,7 +22,7 @@ from podwire.model.network import (
     SysctlKey,
     UpKey,
 )
-from podwire.model.objects import Object, ObjectKey
+from podwire.model.objects import Node, Object, ObjectKey
 from podwire.model.snapshot import Snapshot, Touched
 
 SYSCTLS: dict[str, str] = {
@@ -67,6 +67,11 @@ def own_addresses(now: Snapshot) -> tuple[Address, ...]:
 def own_address_of(now: Snapshot, family: Family) -> Address | None:
     """That of the node's first block of the family."""
     return next((address for address in own_addresses(now) if family_of(address) == family), None)
+
+
+def gateway_to(node: Node, family: Family) -> Address | None:
+    """The node's first address of that family."""
+    return next((address for address in node.addresses if family_of(address) == family), None)
 
 
 def is_own(now: Snapshot, address: Address) -> bool:

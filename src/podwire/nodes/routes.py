@@ -27,6 +27,7 @@ from podwire.model.network import Route, RouteKey
 from podwire.model.objects import Node, NodeKey
 from podwire.model.snapshot import Local, Snapshot, Touched, Transport
 from podwire.nodes import tunnels
+from podwire.nodes.own import gateway_to
 
 
 class _Here(NamedTuple):
@@ -163,11 +164,6 @@ def _lost(here: Node, block: Prefix, last: Address) -> str | None:
         if len(address) == len(last) and block.first <= address <= last:
             return f"this node's address {show_address(address)}"
     return None
-
-
-def gateway_to(node: Node, family: Family) -> Address | None:
-    """The node's first address of that family."""
-    return next((address for address in node.addresses if family_of(address) == family), None)
 
 
 def on_link(now: Snapshot, address: Address) -> bool:

@@ -25,7 +25,7 @@ from podwire.model.network import (
 )
 from podwire.model.objects import NodeKey
 from podwire.model.snapshot import Snapshot
-from podwire.nodes.own import own_address_of, own_addresses
+from podwire.nodes.own import gateway_to, own_address_of, own_addresses
 
 
 def wiring(now: Snapshot, far: Iterable[tuple[NodeKey, Prefix, Address]]) -> dict[Any, Any]:
@@ -55,7 +55,7 @@ def device(now: Snapshot, outer: Family) -> Tunnel:
         port=local.vxlan_port,
         mac=mac_of(local.name),
         mtu=now.tunnel_mtu(outer),
-        local=next((each for each in now.node.addresses if family_of(each) == outer), None),
+        local=gateway_to(now.node, outer),
     )
 
 

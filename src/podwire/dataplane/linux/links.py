@@ -90,9 +90,12 @@ def bring_up(key: UpKey, value: Any) -> list[Message]:
     up = Message(NEWLINK, 0, header(index, up=True))
     if not key.space or index == LOOPBACK:
         return [up]
-    # No link-local address: nothing to detect a duplicate of, no router to solicit.
-    quiet = nest(IFLA_AF_SPEC, nest(10, attr(8, NO_LINK_LOCAL)))
-    return [Message(NEWLINK, 0, header(index) + u32(IFLA_MTU, value) + quiet), up]
+    return [Message(NEWLINK, 0, header(index) + u32(IFLA_MTU, value) + quiet()), up]
+
+
+def quiet() -> bytes:
+    """No link-local address: nothing to detect a duplicate of, no router to solicit."""
+    return nest(IFLA_AF_SPEC, nest(10, attr(8, NO_LINK_LOCAL)))
 
 
 def link(name: str, change: Change, descriptor: int) -> list[Message]:

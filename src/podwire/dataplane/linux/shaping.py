@@ -62,12 +62,11 @@ def _device(key: EgressKey, it: Limit) -> list[Message]:
     """Up only once its bucket is there: to change that of a device at work takes the kernel some time."""
     born = text(rt.IFLA_IFNAME, shaper_of(key.link)) + attr(rt.IFLA_ADDRESS, NODE_MAC) + u32(rt.IFLA_MTU, it.mtu)
     born += nest(rt.IFLA_LINKINFO, attr(1, b"ifb"))
-    quiet = nest(rt.IFLA_AF_SPEC, nest(10, attr(8, links.NO_LINK_LOCAL)))
     hook = _tc(it.index, _INGRESS_HANDLE, _INGRESS) + text(_KIND, "ingress")
     lead = _tc(it.index, 0, _INGRESS_HANDLE, _EVERYTHING) + _redirect(it.through)
     return [
         Message(rt.NEWLINK, CREATE | EXCL, links.header(it.through) + born),
-        Message(rt.NEWLINK, 0, links.header(it.through) + quiet),
+        Message(rt.NEWLINK, 0, links.header(it.through) + links.quiet()),
         _bucket(it.through, it),
         Message(rt.NEWLINK, 0, links.header(it.through, up=True)),
         Message(NEWQDISC, CREATE | EXCL, hook),
@@ -107,8 +106,11 @@ def get_filters(index: int) -> bytes:
 
 def is_shaper(seen: rt.Seen) -> bool:
     """Whether a link is the device of a pod's bucket."""
-    kind = attrs(seen.get(rt.IFLA_LINKINFO, b"")).get(1, b"").rstrip(b"\0")
-    return kind == b"ifb" and bool(_NAME.match(links.name_of(seen))) and seen.get(rt.IFLA_ADDRESS) == NODE_MAC
+    return (
+        links.kind_of(seen) == b"ifb"
+        and bool(_NAME.match(links.name_of(seen)))
+        and seen.get(rt.IFLA_ADDRESS) == NODE_MAC
+    )
 
 
 def is_doomed(seen: rt.Seen) -> bool:

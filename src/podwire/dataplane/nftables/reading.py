@@ -4,7 +4,7 @@ Invariants: total: whatever somebody's hand has put into our maps is read, as an
 so that it can be seen and removed. What was rendered is read as itself.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from struct import Struct
 from typing import Any
@@ -317,11 +317,7 @@ def _verdict(data: bytes) -> tuple[int, str]:
 
 def _remembered(family: Family, bodies: Iterable[bytes]) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
-    for element in elements(bodies):
-        frontend = frontend_of(family, element.key) if element.key is not None else None
-        if frontend is None:
-            found[AlienKey(family, "remembered", element.raw)] = True
-            continue
+    for frontend, element in _of_frontends(family, "remembered", bodies, found):
         code, chain = _verdict(element.data)
         seconds = seconds_of(chain)
         found[RememberKey(frontend)] = seconds if code == JUMP and chain == f"learn{seconds}" else -1
@@ -331,14 +327,22 @@ def _remembered(family: Family, bodies: Iterable[bytes]) -> dict[Any, Any]:
 def shared(family: Family, bodies: Iterable[bytes]) -> dict[Any, Any]:
     """Under which frontend the clients of each are remembered."""
     found: dict[Any, Any] = {}
+    for frontend, element in _of_frontends(family, "shared", bodies, found):
+        to = _backend_of(family, element.data)
+        found[SharedKey(frontend)] = Frontend(to.address, frontend.protocol, to.port)
+    return found
+
+
+def _of_frontends(
+    family: Family, holder: str, bodies: Iterable[bytes], aliens: dict[Any, Any]
+) -> Iterator[tuple[Frontend, Element]]:
+    """A map's elements whose key is a frontend; what is none goes to `aliens`."""
     for element in elements(bodies):
         frontend = frontend_of(family, element.key) if element.key is not None else None
         if frontend is None:
-            found[AlienKey(family, "shared", element.raw)] = True
+            aliens[AlienKey(family, holder, element.raw)] = True
         else:
-            to = _backend_of(family, element.data)
-            found[SharedKey(frontend)] = Frontend(to.address, frontend.protocol, to.port)
-    return found
+            yield frontend, element
 
 
 def frontend_of(family: Family, key: bytes) -> Frontend | None:
