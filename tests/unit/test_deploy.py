@@ -55,6 +55,10 @@ def test_the_image_is_that_of_this_version() -> None:
     assert images == {f"localhost/podwire:{version}"}
 
 
-def test_rights_are_to_read_and_for_one_condition() -> None:
-    writing = [rule for rule in of_kind("ClusterRole")["rules"] if set(rule["verbs"]) - {"get", "list", "watch"}]
-    assert writing == [{"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}]
+def test_rights_are_to_read_for_blocks_and_for_one_condition() -> None:
+    writing = {
+        rule["resources"][0]: set(rule["verbs"]) - {"get", "list", "watch"}
+        for rule in of_kind("ClusterRole")["rules"]
+        if set(rule["verbs"]) - {"get", "list", "watch"}
+    }
+    assert writing == {"podblocks": {"create", "patch", "delete"}, "nodes/status": {"patch"}}

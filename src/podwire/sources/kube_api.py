@@ -34,7 +34,8 @@ KEEPALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
 )
 """A peer that is silent for 30 s is gone (tcp(7))."""
-STRATEGIC_MERGE = "application/strategic-merge-patch+json"
+STRATEGIC_MERGE, MERGE = "application/strategic-merge-patch+json", "application/merge-patch+json"
+"""Of a PATCH; custom resources know only the second (RFC 7386)."""
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
 
@@ -110,14 +111,19 @@ class Api:
 
     async def patch(self, path: str, body: bytes, kind: str = STRATEGIC_MERGE) -> bytes:
         """Raises ApiError."""
-        headers = {"Content-Type": kind}
-        async with self._answer("PATCH", path, ANSWER_SECONDS, data=body, headers=headers) as response:
-            return await response.read()
+        return await self._send("PATCH", path, body, kind)
 
     async def post(self, path: str, body: bytes) -> bytes:
         """Raises ApiError."""
-        headers = {"Content-Type": "application/json"}
-        async with self._answer("POST", path, ANSWER_SECONDS, data=body, headers=headers) as response:
+        return await self._send("POST", path, body, "application/json")
+
+    async def delete(self, path: str, body: bytes) -> bytes:
+        """`body`: a DeleteOptions. Raises ApiError."""
+        return await self._send("DELETE", path, body, "application/json")
+
+    async def _send(self, method: str, path: str, body: bytes, kind: str) -> bytes:
+        headers = {"Content-Type": kind}
+        async with self._answer(method, path, ANSWER_SECONDS, data=body, headers=headers) as response:
             return await response.read()
 
     @asynccontextmanager

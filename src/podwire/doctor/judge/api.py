@@ -20,6 +20,8 @@ RIGHTS = (
     *(Right(verb, "", resource) for resource in ("nodes", "services", "namespaces", "pods") for verb in _READ),
     *(Right(verb, "discovery.k8s.io", "endpointslices") for verb in _READ),
     *(Right(verb, "networking.k8s.io", "servicecidrs", vital=False) for verb in _READ),
+    *(Right(verb, "podwire.io", "podpools", vital=False) for verb in _READ),
+    *(Right(verb, "podwire.io", "podblocks", vital=False) for verb in (*_READ, "create", "patch", "delete")),
     Right("patch", "", "nodes", "status", vital=False),
 )
 """As deploy/podwire.yaml grants them."""
