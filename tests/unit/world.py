@@ -145,6 +145,13 @@ host_ports = st.lists(st.sampled_from(HOST_PORTS), max_size=2).filter(
 """No two at one place, as a request has them."""
 rates = st.none() | st.just(Rate(10**6, 10**6))
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+"""Whatever somebody may write where something else is expected."""
+
 
 def _add_pod(key: AttachmentKey, ports: list[HostPort], ingress: Rate | None, egress: Rate | None) -> e.AddPod:
     pod, netns, bandwidth = PodKey("default", key.sandbox), f"/run/netns/{key.sandbox}", Bandwidth(ingress, egress)

@@ -21,3 +21,9 @@ def as_go_reads(where: str, told: Mapping[str, Any], known: Mapping[str, str], w
         if field is not None:
             found[field] = value
     return found
+
+
+def shown(found: Any) -> str:
+    """What was found, for an error: never more than a line's part."""
+    text = "nothing" if found is None else repr(found)
+    return text if len(text) <= 80 else text[:80] + "…"

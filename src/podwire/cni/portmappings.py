@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from podwire.cni.errors import CniError, ErrorCode
-from podwire.cni.fields import as_go_reads
+from podwire.cni.fields import as_go_reads, shown
 from podwire.model.addresses import FAMILIES, Address, parse_address, special
 from podwire.model.network import Frontend, HostPortKey
 from podwire.model.objects import HostPort, Protocol
@@ -94,11 +94,4 @@ def _address(where: str, told: Any) -> Address:
 
 
 def _wrong(where: str, expected: str, found: Any) -> CniError:
-    return CniError(
-        ErrorCode.INVALID_CONFIG, f"network configuration: {NAME}{where}: {expected}; found {_shown(found)}"
-    )
-
-
-def _shown(found: Any) -> str:
-    text = "nothing" if found is None else repr(found)
-    return text if len(text) <= 80 else text[:80] + "…"
+    return CniError(ErrorCode.INVALID_CONFIG, f"network configuration: {NAME}{where}: {expected}; found {shown(found)}")

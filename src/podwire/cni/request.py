@@ -7,18 +7,17 @@ passed over in silence.
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
-from podwire.cni import bandwidth, portmappings, shim
+from podwire.cni import bandwidth, dns, portmappings, shim
 from podwire.cni.errors import VERSIONS, CniError, ErrorCode
 from podwire.cni.result import DNS
 from podwire.model.objects import NO_BANDWIDTH, AttachmentKey, Bandwidth, HostPort, PodKey
 from podwire.pods.names import MOST_SANDBOX
 
-Form = TypeVar("Form", DNS, "RuntimeDNS")
 COMMANDS = ("ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION")
 
 _REQUIRED = {
@@ -65,14 +64,6 @@ class NetworkConfig(Struct, frozen=True, rename="camel"):
     valid: list[Valid] | UnsetType | None = field(name="cni.dev/valid-attachments", default=UNSET)
 
 
-class RuntimeDNS(Struct, frozen=True):
-    """The capability "dns" (CNI conventions)."""
-
-    servers: tuple[str, ...] = ()
-    searches: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-
-
 class Request(Struct, frozen=True):
     """`key`, `pod`, `uid` and `netns` are set for ADD, CHECK and DEL only; a DEL's netns may be "", `uid` (the pod's in
     Kubernetes) is where nobody tells it. `valid` is set for GC only: None where the runtime has sent no list, so that
@@ -90,15 +81,8 @@ class Request(Struct, frozen=True):
 
     @property
     def dns(self) -> DNS:
-        """As configured; where the runtime gives some of it for this pod, that goes before. Raises CniError."""
-        ours = _converted("dns", self.config.dns, DNS)
-        given = (self.config.runtime_config or {}).get("dns")
-        if isinstance(given, dict):  # as Go reads it: names in any case (containerd's have a capital), null for nothing
-            given = {name.lower(): value for name, value in given.items() if value is not None}
-        told = _converted("runtimeConfig.dns", given, RuntimeDNS)
-        return DNS(
-            told.servers or ours.nameservers, ours.domain, told.searches or ours.search, told.options or ours.options
-        )
+        """Raises CniError."""
+        return dns.parse(self.config.dns, (self.config.runtime_config or {}).get("dns"))
 
     @property
     def version(self) -> str:
@@ -248,14 +232,6 @@ def _check_add(config: NetworkConfig) -> None:
         value = (config.runtime_config or {}).get(name)
         if value:
             raise _unsupported(f"runtimeConfig.{name}", value, f"take {name} out of podwire's capabilities")
-
-
-def _converted(name: str, value: Any, form: type[Form]) -> Form:
-    """Nothing is its default. Raises CniError."""
-    try:
-        return msgspec.convert(value or {}, form)
-    except msgspec.ValidationError as error:
-        raise CniError(ErrorCode.INVALID_CONFIG, f"network configuration: {name}: {error}") from None
 
 
 def _unsupported(name: str, value: object, advice: str) -> CniError:
