@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from immutables import Map
 
 from podwire.dataplane.nftables.layout import MOST_BACKENDS
-from podwire.model.addresses import Address, Family, overlap, show_address
+from podwire.ipam.pools import is_single
+from podwire.model.addresses import Address, Family, Prefix, overlap, show_address
 from podwire.model.network import Frontend, HostPortKey, InternalKey, Slots
 from podwire.model.objects import NodeKey, ServiceKey
 from podwire.model.snapshot import Snapshot
@@ -42,12 +43,15 @@ def _neighbours(now: Snapshot) -> Iterator[str]:
     for address in now.node.addresses:
         for key in now.homes.addresses.get(address, frozenset()) - {now.local.key}:
             yield f"{key}: it has the address {show_address(address)} as this node has: they can't reach each other"
+    here = now.home(now.local.key)
     for key, block, way in ways(now):
-        if isinstance(way, str) and now.nodes[key].addresses:  # a node that has none yet is only just coming
-            yield f"{key}: there is no route to its pod CIDR {block}: {way}"
-        for mine in now.node.pod_cidrs if not isinstance(way, str) else ():
-            if overlap(mine, block):
-                yield f"{key}: its pod CIDR {block} overlaps this node's {mine}: two pods may have one address"
+        home = now.home(key)
+        if isinstance(way, str) and home.addresses:  # a node that has none yet is only just coming
+            yield f"{key}: there is no route to its {home.called(block)}: {way}"
+        for mine in here.blocks if not isinstance(way, str) else ():
+            if overlap(mine, block) and not (is_single(mine) or is_single(block)):
+                it = home.called(block)
+                yield f"{key}: its {it} overlaps this node's {mine}: two pods may have one address"
 
 
 def _mtu(now: Snapshot) -> Iterator[str]:
@@ -77,8 +81,8 @@ def _occupied(now: Snapshot, key: NodeKey, address: Address) -> str | None:
         return f"lies in the service range {ranges[0]}"
     block = now.homes.block_of(address)
     owners = now.homes.owners(block) if block is not None else frozenset[NodeKey]()
-    if owners and key not in owners:
-        return f"lies in the pod CIDR {block} of {min(owners)}"
+    if block is not None and owners and key not in owners:
+        return f"lies in the {called(now, block)} of {min(owners)}"
     services = [name for name in now.claims.get(address, ()) if address in now.services[name].cluster_ips]
     return f"is the cluster IP of {min(services)}" if services else None
 
@@ -90,7 +94,7 @@ def _strangers(now: Snapshot) -> Iterator[str]:
             block = now.homes.block_of(address)
             owners = now.homes.owners(block) if block is not None else frozenset[NodeKey]()
             if block is not None and owners and now.local.key not in owners:
-                whose = f"pod CIDR {block} of {min(owners)}"
+                whose = f"{called(now, block)} of {min(owners)}"
                 yield f"{attachment.pod}: its address {show_address(address)} is in the {whose}: start it anew"
 
 
@@ -148,5 +152,11 @@ def misplaced(now: Snapshot, address: Address) -> str:
     if address in now.node.addresses:
         return f"{show_address(address)} is not used: it is an address of {now.local.key}"
     block = now.homes.block_of(address)
-    nodes = now.homes.owners(block) if block is not None else frozenset[NodeKey]()
-    return f"{show_address(address)} is not used: it is in the pod CIDR {block} of {min(nodes)}"
+    if block is None:  # as it was when this was asked
+        return f"{show_address(address)} is not used"
+    return f"{show_address(address)} is not used: it is in the {called(now, block)} of {min(now.homes.owners(block))}"
+
+
+def called(now: Snapshot, block: Prefix) -> str:
+    """A block that some node has, as people know it."""
+    return now.home(min(now.homes.owners(block))).called(block)

@@ -33,7 +33,8 @@ from tests.unit import world
 
 
 def indexes(now: Snapshot) -> tuple[Any, ...]:
-    return now.homes, now.crowded, now.slices_of, now.claims, now.misplaced
+    services = now.slices_of, now.claims, now.misplaced
+    return now.homes, now.crowded, now.blocks_of, now.unfit_pools, now.contested, *services
 
 
 def decided(now: Snapshot) -> dict[str, dict]:  # type: ignore[type-arg]
@@ -56,7 +57,7 @@ def test_from_any_state_by_any_order_the_same_is_desired(way: list[e.KubeStateCh
     assert indexes(now) == indexes(other) == indexes(listed)
 
 
-anything = world.kube_changes | world.pod_events | world.address_events
+anything = world.kube_changes | world.pod_events | world.wishful | world.address_events
 
 
 @settings(max_examples=200)

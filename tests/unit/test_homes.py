@@ -10,7 +10,7 @@ from podwire.explain.services import explain_service
 from podwire.findings import findings
 from podwire.ipam.blocks import next_free, own_address
 from podwire.model.addresses import Prefix, parse_address, parse_prefix, show_address
-from podwire.model.homes import Homes
+from podwire.model.homes import NO_HOME, Home, Homes
 from podwire.model.network import LOOPBACK, AddressKey, ExternalIPKey, Frontend, Route, RouteKey, ServiceRangeKey
 from podwire.model.objects import (
     Attachment,
@@ -384,14 +384,14 @@ PREFIXES = st.builds(
 def test_the_longest_block_around_an_address_is_found_whatever_the_way(
     way: list[tuple[str, list[Prefix]]], number: int
 ) -> None:
-    homes, held = Homes(), dict.fromkeys(map(NodeKey, "abc"), Node())
+    homes, held = Homes(), dict.fromkeys(map(NodeKey, "abc"), NO_HOME)
     for name, blocks in way:
-        key, after = NodeKey(name), Node(tuple(blocks))
+        key, after = NodeKey(name), Home((), tuple(blocks[:1]), tuple(blocks[1:]))
         homes, held[key] = homes.moved(key, held[key], after), after
     address = parse_prefix("10.0.0.0/8").nth(number)
-    around = [block for it in held.values() for block in it.pod_cidrs if address in block]
+    around = [block for it in held.values() for block in it.blocks if address in block]
     assert homes.block_of(address) == max(around, key=lambda block: block.length, default=None)
     fresh = Homes()
     for key, it in held.items():
-        fresh = fresh.moved(key, Node(), it)
+        fresh = fresh.moved(key, NO_HOME, it)
     assert homes == fresh

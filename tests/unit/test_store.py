@@ -14,9 +14,21 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.controller.difference import Change, Difference, Outcome, Scope, difference
-from podwire.model.addresses import Address, parse_address, parse_prefix
+from podwire.model.addresses import Address, parse_address, parse_prefix, parse_range
 from podwire.model.network import CursorKey, UnfilledKey
-from podwire.model.objects import Attachment, AttachmentKey, HostPort, PodKey, Protocol
+from podwire.model.objects import (
+    Attachment,
+    AttachmentKey,
+    HostPort,
+    Operator,
+    PodBlock,
+    PodBlockKey,
+    PodKey,
+    PodPool,
+    PodPoolKey,
+    Protocol,
+    Requirement,
+)
 from podwire.store.database import StoreUnusable
 from podwire.store.rows import Store
 
@@ -26,7 +38,19 @@ ROWS: dict[Any, Any] = {
         PodKey("default", f"p{n}"), f"/run/netns/{n}", (parse_address(f"10.1.{n // 250}.{n % 250}"),), n, confirmed=True
     )
     for n in range(200)
-} | {CursorKey(parse_prefix("10.1.0.0/16")): 7}
+} | {
+    CursorKey(parse_prefix("10.1.0.0/16")): 7,
+}
+POOLED: dict[Any, Any] = {
+    PodBlockKey(parse_prefix("10.2.0.64/26")): PodBlock("one", "web"),
+    PodPoolKey("web"): PodPool(
+        (parse_prefix("10.2.0.0/16"), parse_prefix("fd02::/56")),
+        (26, 124),
+        (parse_range("10.2.0.1-10.2.0.9"),),
+        auto_assign=False,
+        node_selector=(Requirement("zone", Operator.IN, ("a", "b")), Requirement("edge", Operator.EXISTS)),
+    ),
+}
 UNFILLED: dict[Any, Any] = {UnfilledKey(): True}
 
 
@@ -60,6 +84,18 @@ def test_what_was_written_is_read(path: Path) -> None:
         store.apply({one: Change(ROWS[one], None)})
         assert store.read(Scope({one: None}.keys(), frozenset())) == {}
         assert store.troubles == ()
+
+
+def test_what_a_start_knows_again_without_the_cluster(path: Path) -> None:
+    """Blocks of pools among it, in a file of whatever version; one that knows none reads the rest."""
+    with closing(Store(path)) as store:
+        store.apply(coming(POOLED))
+    with closing(Store(path)) as store:
+        assert store.restored().objects == POOLED
+        assert store.read(EVERYTHING) == ROWS | POOLED
+    sql(path, "UPDATE remembered SET what = 'later/' || what")
+    with closing(Store(path)) as store:
+        assert store.read(EVERYTHING) == ROWS
 
 
 def test_a_new_file_is_unfilled_until_a_resync_has_filled_it(tmp_path: Path) -> None:

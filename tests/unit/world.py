@@ -17,7 +17,8 @@ from podwire.controller.snapshot import fold
 from podwire.controller.transaction import Transaction
 from podwire.dataplane.linux import render as linux
 from podwire.dataplane.nftables import slots as nftables
-from podwire.model.addresses import FAMILIES, Address, parse_address, parse_prefix
+from podwire.ipam.allocation import NOTHING, Wish
+from podwire.model.addresses import FAMILIES, Address, parse_address, parse_prefix, parse_range
 from podwire.model.network import Frontend, HostPortKey, Slots
 from podwire.model.objects import (
     AttachmentKey,
@@ -28,9 +29,15 @@ from podwire.model.objects import (
     Member,
     Node,
     NodeKey,
+    Operator,
+    PodBlock,
+    PodBlockKey,
     PodKey,
+    PodPool,
+    PodPoolKey,
     Protocol,
     Rate,
+    Requirement,
     Service,
     ServiceCIDR,
     ServiceCIDRKey,
@@ -124,7 +131,27 @@ CIDRS = tuple(
 )
 """They lie in each other, and in what `LOCAL` has."""
 service_cidr_keys = st.builds(ServiceCIDRKey, st.sampled_from(("kubernetes", "more")))
+POOLS = (
+    PodPool((parse_prefix("10.2.0.0/24"), parse_prefix("fd02::/120")), (29, 125)),
+    PodPool((parse_prefix("10.2.0.0/24"),), (29, 125), (parse_range("10.2.0.1-10.2.0.9"),)),
+    PodPool((parse_prefix("10.3.0.0/24"), parse_prefix("fd03::/120")), (29, 125), auto_assign=False),
+    PodPool((parse_prefix("10.2.0.0/25"),), (29, 125), (), True, (Requirement(backends.ZONE, Operator.IN, ("a",)),)),
+    PodPool((parse_prefix("10.96.0.0/12"),)),
+)
+"""Some overlap others, or the service ranges."""
+POOL_BLOCKS = tuple(
+    map(parse_prefix, ("10.2.0.0/29", "10.2.0.8/29", "10.2.0.0/28", "10.2.0.9/32", "10.3.0.0/29", "fd02::/125"))
+)
+pool_keys = st.builds(PodPoolKey, st.sampled_from(("blue", "green")))
+block_keys = st.builds(PodBlockKey, st.sampled_from(POOL_BLOCKS))
+pool_blocks = st.builds(PodBlock, st.sampled_from(("one", "one", "two", "nobody")), st.sampled_from(("blue", "green")))
+pool_changes = st.one_of(
+    st.tuples(pool_keys, st.none() | st.sampled_from(POOLS)),
+    st.tuples(block_keys, st.none() | pool_blocks),
+    st.tuples(block_keys, pool_blocks),
+)
 changes = st.one_of(
+    pool_changes,
     st.tuples(service_keys, st.none() | services),
     st.tuples(st.builds(SliceKey, st.just("default"), st.sampled_from("xyz")), st.none() | slices),
     st.tuples(st.just(NODE), st.sampled_from(NODES)),
@@ -153,12 +180,17 @@ JSON = st.recursive(
 """Whatever somebody may write where something else is expected."""
 
 
-def _add_pod(key: AttachmentKey, ports: list[HostPort], ingress: Rate | None, egress: Rate | None) -> e.AddPod:
+def _add_pod(
+    key: AttachmentKey, ports: list[HostPort], ingress: Rate | None, egress: Rate | None, wish: Wish = NOTHING
+) -> e.AddPod:
     pod, netns, bandwidth = PodKey("default", key.sandbox), f"/run/netns/{key.sandbox}", Bandwidth(ingress, egress)
-    return e.AddPod(key, pod, netns, host_ports=tuple(sorted(ports)), bandwidth=bandwidth)
+    ports = sorted(ports)
+    return e.AddPod(key, pod, netns, host_ports=tuple(ports), bandwidth=bandwidth, pool=wish.pool, fixed=wish.fixed)
 
 
 add_pods = st.builds(_add_pod, attachment_keys, st.just([]) | host_ports, rates, rates)
+wishes = st.sampled_from((NOTHING, Wish("blue"), Wish("green"), Wish("none"), Wish(fixed=(parse_address("10.2.0.9"),))))
+wishful = st.builds(_add_pod, attachment_keys, st.just([]), st.none(), st.none(), wishes)
 address_events = st.builds(
     e.NodeAddressesChanged, st.frozensets(st.sampled_from(HOME)), st.frozensets(st.sampled_from(NETWORKS))
 )

@@ -82,6 +82,16 @@ class AddPod(Event, frozen=True):
     network: str = ""
     host_ports: tuple[HostPort, ...] = ()
     bandwidth: Bandwidth = NO_BANDWIDTH
+    pool: str = ""
+    """The PodPool whose addresses it shall have; "": of those that all pods get."""
+    fixed: tuple[Address, ...] = ()
+    """The addresses that it shall have, at most one of each family: of the pools' reserved ones."""
+    requested: tuple[Address, ...] = ()
+    """The same, as a runtime asks for it (CNI conventions, "ips")."""
+    mac: bytes = b""
+    """Of the pod's end (CNI conventions, "mac"); b"": it has none to ask for."""
+    delegated: tuple[Address, ...] | None = None
+    """What another IPAM plugin has given it; None: none was asked."""
     again: bool = False
     """It was refused once, and what was dead has been released since."""
     on_failure: ClassVar[OnFailure] = OnFailure.REVERT

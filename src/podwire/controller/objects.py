@@ -11,8 +11,9 @@ from typing import Any
 from immutables import Map
 from msgspec.structs import replace
 
-from podwire.model.addresses import FAMILIES, Address, Prefix
-from podwire.model.homes import Homes, in_range
+from podwire.ipam import pools
+from podwire.model.addresses import FAMILIES, Address, Prefix, overlap
+from podwire.model.homes import Home, Homes, in_range
 from podwire.model.objects import (
     BackendSlice,
     Namespace,
@@ -22,7 +23,11 @@ from podwire.model.objects import (
     Object,
     ObjectKey,
     Pod,
+    PodBlock,
+    PodBlockKey,
     PodKey,
+    PodPool,
+    PodPoolKey,
     Service,
     ServiceCIDR,
     ServiceCIDRKey,
@@ -50,25 +55,40 @@ NO_CLAIMS: frozenset[Claim] = frozenset()
 
 
 def changed(now: Snapshot, changes: Iterable[tuple[ObjectKey, Object | None]]) -> tuple[Snapshot, Touched]:
-    """Nodes first and together: where they live decides what Services can have. Then the service ranges, of which all
-    Services are asked whether they lie in them."""
-    nodes: list[tuple[NodeKey, Node | None]] = []
+    """Nodes and their blocks first and together: where they live decides what Services can have. Then the service
+    ranges, of which all Services are asked whether they lie in them. Which pools are used follows from all of these."""
+    old = now
+    homes: list[tuple[ObjectKey, Object | None]] = []
     cidrs: list[tuple[ObjectKey, Object | None]] = []
     others: list[tuple[ObjectKey, Object | None]] = []
     for key, value in changes:
-        if isinstance(key, NodeKey) and isinstance(value, Node | None):
-            nodes.append((key, value))
-        else:
-            (cidrs if isinstance(key, ServiceCIDRKey) else others).append((key, value))
-    now, touched = _put_nodes(now, nodes)
+        of = homes if isinstance(key, NodeKey | PodBlockKey) else cidrs if isinstance(key, ServiceCIDRKey) else others
+        of.append((key, value))
+    now, touched = _put_homes(now, homes)
     services, ranges = set(touched.services), touched.ranges
     for key, value in (*cidrs, *others):
         if value != _held(now, key):
             now, more = _put(now, key, value)
             services |= more.services
             ranges |= more.ranges
+    now, nodes = _pooled(old, now)
     now, moved = shared_out(now, services)
-    return now, Touched(frozenset(services | moved), touched.attachments, touched.nodes, ranges)
+    return now, Touched(frozenset(services | moved), touched.attachments, touched.nodes | nodes, ranges)
+
+
+def _pooled(old: Snapshot, now: Snapshot) -> tuple[Snapshot, frozenset[NodeKey]]:
+    """Which pools are used, and whom it concerns where others are."""
+    if not (now.pools or old.pools):
+        return now, frozenset()
+    if any(before is not after for before, after in zip(_around_pools(old), _around_pools(now), strict=True)):
+        now = replace(now, unfit_pools=pools.unfit(now))
+    same = old.pools == now.pools and old.unfit_pools == now.unfit_pools
+    return now, frozenset() if same else frozenset((now.local.key,))
+
+
+def _around_pools(it: Snapshot) -> tuple[object, ...]:
+    """What decides whether pools are used."""
+    return it.pools, it.nodes, it.service_cidrs
 
 
 def rehomed(before: Snapshot, now: Snapshot) -> Touched:
@@ -96,7 +116,12 @@ def listed(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapsh
         services=Map(),
         slices=Map(),
         service_cidrs=Map(),
+        pools=Map(),
+        blocks=Map(),
+        blocks_of=Map(),
         homes=Homes(),
+        unfit_pools=Map(),
+        contested=frozenset(),
         crowded=Map(),
         slices_of=Map(),
         claims=Map(),
@@ -123,6 +148,10 @@ def _held(now: Snapshot, key: ObjectKey) -> Object | None:
             return now.namespaces.get(key)
         case ServiceCIDRKey():
             return now.service_cidrs.get(key)
+        case PodPoolKey():
+            return now.pools.get(key)
+        case PodBlockKey():
+            return now.blocks.get(key)
 
 
 def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot, Touched]:
@@ -137,24 +166,39 @@ def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot,
             return replace(now, namespaces=_set(now.namespaces, key, value)), NOTHING
         case ServiceCIDRKey(), (ServiceCIDR() | None):
             return _put_service_cidr(now, key, value)
+        case PodPoolKey(), (PodPool() | None):
+            return replace(now, pools=_set(now.pools, key, value)), NOTHING
     raise TypeError(f"{key}: {value!r}")
 
 
-def _put_nodes(now: Snapshot, told: list[tuple[NodeKey, Node | None]]) -> tuple[Snapshot, Touched]:
-    """This node's addresses are where node ports are, and no Service can have what is its or any node's pods'."""
+def _put_homes(now: Snapshot, told: list[tuple[ObjectKey, Object | None]]) -> tuple[Snapshot, Touched]:
+    """Nodes and blocks of pools. This node's addresses are where node ports are, and no Service can have what is its or
+    any node's pods'."""
     if not told:
         return now, NOTHING
-    old, keys, moved = now, set[NodeKey](), set[Any]()
-    for key, node in told:
-        if node == now.nodes.get(key):
+    old, keys = now, set[NodeKey]()
+    for key, value in told:
+        if value == _held(now, key):
             continue
-        keys.add(key)
-        before, after = now.nodes.get(key, Node()), node or Node()
-        homes = now.homes.moved(key, before, after)
-        now = replace(now, nodes=_set(now.nodes, key, node), homes=homes, crowded=_crowded(now, key, after))
-        moved |= {*before.pod_cidrs} ^ {*after.pod_cidrs}
+        match key, value:
+            case NodeKey(), (Node() | None):
+                keys.add(key)
+                now = replace(now, nodes=_set(now.nodes, key, value))
+            case PodBlockKey(), (PodBlock() | None):
+                keys.update(NodeKey(it.node) for it in (now.blocks.get(key), value) if it is not None)
+                now = _put_block(now, key, value)
+            case _:
+                raise TypeError(f"{key}: {value!r}")
+    homes, crowded, moved = now.homes, now.crowded, set[Any]()
+    for key in sorted(keys):
+        before, after = old.home(key), now.home(key)
+        homes = homes.moved(key, before, after)
+        crowded = _crowded(crowded, now, key, after)
+        moved |= {*before.blocks} ^ {*after.blocks}
         if key == now.local.key:
             moved |= {*before.addresses} ^ {*after.addresses}
+    now = replace(now, homes=homes, crowded=crowded)
+    now = replace(now, contested=_contested(old, now, moved))
     services = _moved(now, old.service_ranges)
     if zone_of(now.node) != zone_of(old.node):  # whose hints count
         services |= set(now.services)
@@ -169,6 +213,27 @@ def _put_nodes(now: Snapshot, told: list[tuple[NodeKey, Node | None]]) -> tuple[
     now, more = remeasured(old, now)
     wired = rehomed(old, now).attachments | more.attachments
     return now, Touched(frozenset(services), wired, frozenset(keys) | more.nodes, ranges)
+
+
+def _put_block(now: Snapshot, key: PodBlockKey, block: PodBlock | None) -> Snapshot:
+    before, blocks_of = now.blocks.get(key), now.blocks_of
+    was, will = (None if it is None else NodeKey(it.node) for it in (before, block))
+    if was != will:
+        if was is not None:
+            blocks_of = _set(blocks_of, was, tuple(it for it in blocks_of[was] if it != key.cidr) or None)
+        if will is not None:
+            blocks_of = blocks_of.set(will, tuple(sorted((*blocks_of.get(will, ()), key.cidr))))
+    return replace(now, blocks=_set(now.blocks, key, block), blocks_of=blocks_of)
+
+
+def _contested(old: Snapshot, now: Snapshot, moved: set[Any]) -> frozenset[Prefix]:
+    """Asked of all nodes only where one came to live in a block of this node, or left it."""
+    mine = now.blocks_of.get(now.local.key, ())
+    if mine == old.blocks_of.get(now.local.key, ()):
+        changed = [it for it in moved if isinstance(it, Prefix)]
+        if not any(overlap(it, own) for it in changed for own in mine):
+            return now.contested
+    return pools.contested(now)
 
 
 def addressed(old: Snapshot, addresses: frozenset[Address], networks: frozenset[Prefix]) -> tuple[Snapshot, Touched]:
@@ -189,12 +254,13 @@ def addressed(old: Snapshot, addresses: frozenset[Address], networks: frozenset[
     return now, replace(found, services=frozenset(touched | moved))
 
 
-def _crowded(now: Snapshot, key: NodeKey, node: Node) -> Map[Prefix, frozenset[NodeKey]]:
-    found = now.crowded
+def _crowded(
+    found: Map[Prefix, frozenset[NodeKey]], now: Snapshot, key: NodeKey, home: Home
+) -> Map[Prefix, frozenset[NodeKey]]:
     for prefix in now.told_ranges:
         others = found.get(prefix, frozenset()) - {key}
         found = _set(
-            found, prefix, (others | {key} if in_range(node, prefix, key == now.local.key) else others) or None
+            found, prefix, (others | {key} if in_range(home, prefix, key == now.local.key) else others) or None
         )
     return found
 
@@ -217,9 +283,11 @@ def _concerned(now: Snapshot, moved: set[Any], node_ports: bool) -> list[Service
 
 def _put_service_cidr(now: Snapshot, key: ServiceCIDRKey, cidr: ServiceCIDR | None) -> tuple[Snapshot, Touched]:
     before = now.service_ranges
-    now = replace(now, service_cidrs=_set(now.service_cidrs, key, cidr), crowded=Map())
-    for name, node in now.nodes.items():
-        now = replace(now, crowded=_crowded(now, name, node))
+    now = replace(now, service_cidrs=_set(now.service_cidrs, key, cidr))
+    crowded: Map[Prefix, frozenset[NodeKey]] = Map()
+    for name in now.inhabited:
+        crowded = _crowded(crowded, now, name, now.home(name))
+    now = replace(now, crowded=crowded)
     return now, Touched(services=frozenset(_moved(now, before)), ranges=True)
 
 

@@ -14,14 +14,23 @@ from podwire.controller import events as e
 from podwire.controller import objects
 from podwire.controller.difference import Outcome
 from podwire.ipam import blocks
-from podwire.model.addresses import Address, family_of
+from podwire.ipam.allocation import Obstacle, Wish
+from podwire.model.addresses import Address, Prefix, family_of
 from podwire.model.network import EgressKey, Frontend, HostPortKey, LinkKey, RouteKey, Space, listed
-from podwire.model.objects import Attachment, AttachmentKey, Bandwidth, HostPort, ServiceKey
+from podwire.model.objects import (
+    Attachment,
+    AttachmentKey,
+    Bandwidth,
+    HostPort,
+    NodeKey,
+    PodBlockKey,
+    ServiceKey,
+)
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 from podwire.nodes.own import own_addresses, remembered
 from podwire.pods import hostports
 from podwire.pods.names import interface_name, link_of, shaper_of
-from podwire.pods.readiness import obstacle
+from podwire.pods.readiness import granted
 from podwire.pods.wiring import space_of
 
 NOTHING = Touched()
@@ -35,7 +44,7 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
             after = _add_pod(now, event)
             mates = (_with_housemates(it, frozenset((key,))).attachments for it in (now, after))
             rest = (hostports.sharing(it, key) for it in (now, after))
-            return after, Touched(attachments=frozenset().union(*mates, *rest))
+            return after, Touched(attachments=frozenset().union(*mates, *rest), nodes=_moved(now, after, (key,)))
         case e.PodWired(key):
             confirmed = replace(now.attachments[key], confirmed=True)
             return _hold(now, key, confirmed), Touched(attachments=frozenset((key,)))
@@ -113,25 +122,16 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
                 f"interface {key.interface} of sandbox {key.sandbox} would have the link of interface "
                 f"{other.interface} of sandbox {other.sandbox}: {link}",
             )
-    why = obstacle(now)
-    if why is not None:
-        raise e.Refused(e.Refusal.EXHAUSTED if why.exhausted else e.Refusal.NOT_READY, why.text)
-    addresses: list[Address] = []
-    cursors = now.cursors
-    for block in now.node.pod_cidrs:
-        free = blocks.next_free(block, now.taken, cursors.get(block, 0))
-        assert free is not None
-        addresses.append(free[0])
-        cursors = cursors.set(block, free[1])
-    for old in set(cursors) - set(now.node.pod_cidrs):
-        cursors = cursors.delete(old)
-    _refuse_unfit(event.host_ports, addresses)
+    given = granted(now, Wish(event.pool, event.fixed))
+    if isinstance(given, Obstacle):
+        raise e.Refused(e.Refusal.EXHAUSTED if given.exhausted else e.Refusal.NOT_READY, given.text)
+    _refuse_unfit(event.host_ports, given.addresses)
     index = blocks.next_index(link, now.ledger)
     shaper = _shaper(link, event.bandwidth, now.ledger.set(index, key))
     attachment = Attachment(
         event.pod,
         event.netns,
-        tuple(addresses),
+        given.addresses,
         index,
         device=event.device,
         inode=event.inode,
@@ -143,8 +143,9 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
         host_ports=event.host_ports,
         bandwidth=event.bandwidth,
         shaper=shaper,
+        pool=event.pool,
     )
-    return _hold(replace(now, cursors=cursors), event.key, attachment)
+    return _hold(replace(now, cursors=given.cursors), event.key, attachment)
 
 
 def _shaper(link: str, asked: Bandwidth, ledger: Mapping[Address | int, AttachmentKey], has: int = 0) -> int:
@@ -248,13 +249,21 @@ def _held_by(now: Snapshot, keys: Iterable[Any]) -> Touched:
 
 def _released(now: Snapshot, keys: frozenset[AttachmentKey]) -> tuple[Snapshot, Touched]:
     """What a pod had in place of the node, since the block came to it later, is the node's again."""
-    before, touched = own_addresses(now), _with_housemates(now, keys)
+    before, touched = now, _with_housemates(now, keys)
     heirs = frozenset(other for key in keys for other in hostports.sharing(now, key))
     touched = replace(touched, attachments=touched.attachments | heirs)
     for key in sorted(keys):
         now = _release(now, key)
-    nodes = frozenset((now.local.key,)) if own_addresses(now) != before else frozenset()
-    return now, replace(touched, nodes=nodes)
+    return now, replace(touched, nodes=_moved(before, now, keys))
+
+
+def _moved(before: Snapshot, now: Snapshot, keys: Iterable[AttachmentKey]) -> frozenset[NodeKey]:
+    """This node, where what these have got or lost is the node's own else, or leads to another node."""
+    held = (it for key in keys for one in (before, now) if (it := one.attachments.get(key)) is not None)
+    singles = (PodBlockKey(Prefix(address, family_of(address).bits)) for it in held for address in it.addresses)
+    if own_addresses(now) != own_addresses(before) or (now.blocks and any(it in now.blocks for it in singles)):
+        return frozenset((now.local.key,))
+    return frozenset()
 
 
 def _release(now: Snapshot, key: AttachmentKey) -> Snapshot:

@@ -72,7 +72,7 @@ def where(known: Places, address: Address, pod: PodKey | None = None) -> str:
         key, way = known.routed[block]
         by = f"by VXLAN to node {key.name} ({{}})" if way.vxlan else "by way of {}"
         return f"{told} of node {key.name}, {by.format(show_address(way.address))}"
-    if any(address in block for block in now.node.pod_cidrs):
+    if any(address in block for block in now.own_blocks):
         return "an address of this node's pods that no pod has"
     block = _around(known, known.stranded, address)
     if block is not None:

@@ -114,6 +114,46 @@ def overlap(one: Prefix, other: Prefix) -> bool:
     return one.first in other or other.first in one
 
 
+class AddressRange(Struct, frozen=True, order=True):
+    """From one address to another of its family, both ends included."""
+
+    first: Address
+    last: Address
+
+    def __contains__(self, address: Address) -> bool:
+        return len(address) == len(self.first) and self.first <= address <= self.last
+
+    def __str__(self) -> str:
+        return f"{show_address(self.first)}-{show_address(self.last)}"
+
+
+def parse_range(text: str) -> AddressRange:
+    """`10.1.3.0/28`, or by its two ends: `10.1.3.0-10.1.3.9`. Raises ValueError with the right form."""
+    if "-" not in text:
+        prefix = parse_prefix(text)
+        return AddressRange(prefix.first, prefix.last)
+    first, last = map(parse_address, text.split("-", 1))
+    if len(first) != len(last) or last < first:
+        raise ValueError(f"{text!r} is not an address range: expected two addresses of one family, the lower one first")
+    return AddressRange(first, last)
+
+
+def joined(ranges: Iterable[AddressRange]) -> tuple[AddressRange, ...]:
+    """The same addresses in as few ranges as can be: IPv4 first, none that overlaps or touches the next."""
+    kept: list[AddressRange] = []
+    for each in sorted(ranges, key=lambda it: (len(it.first), it)):
+        before = kept[-1] if kept else None
+        if before is None or len(before.first) != len(each.first) or _gap(before.last, each.first) > 1:
+            kept.append(each)
+        elif each.last > before.last:
+            kept[-1] = AddressRange(before.first, each.last)
+    return tuple(kept)
+
+
+def _gap(before: Address, after: Address) -> int:
+    return int.from_bytes(after, "big") - int.from_bytes(before, "big")
+
+
 _SPECIAL = tuple(
     (parse_prefix(text), kind)
     for text, kind in (

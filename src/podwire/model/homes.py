@@ -13,10 +13,28 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from podwire.model.addresses import Address, Prefix, overlap, prefix_around, show_address
-from podwire.model.objects import Node, NodeKey
+from podwire.model.objects import NodeKey, Value
 
 Nodes = frozenset[NodeKey]
 
+
+class Home(Value, frozen=True):
+    """Where a node and its pods live: its addresses, its pod CIDRs, and its blocks of pools, in order."""
+
+    addresses: tuple[Address, ...] = ()
+    pod_cidrs: tuple[Prefix, ...] = ()
+    pool_blocks: tuple[Prefix, ...] = ()
+
+    @property
+    def blocks(self) -> tuple[Prefix, ...]:
+        return (*self.pod_cidrs, *self.pool_blocks)
+
+    def called(self, block: Prefix) -> str:
+        """As people know it: `pod CIDR 10.1.0.0/24`, or `block` where it is one of a pool."""
+        return f"{'pod CIDR' if block in self.pod_cidrs else 'block'} {block}"
+
+
+NO_HOME = Home()
 
 Block = tuple[int, int, int]
 """Bytes of an address, bits behind the prefix, and the number of the prefix: what all addresses of a block share."""
@@ -39,10 +57,10 @@ class Homes(Struct, frozen=True):
         """The nodes that have exactly this block."""
         return self.blocks.get(_block(block), frozenset())
 
-    def moved(self, key: NodeKey, before: Node, after: Node) -> "Homes":
-        """After a node has become another, or (`Node()`) came or went."""
+    def moved(self, key: NodeKey, before: Home, after: Home) -> "Homes":
+        """After a node has another home, or (`NO_HOME`) came or went."""
         addresses = _moved(self.addresses, key, before.addresses, after.addresses)
-        old, new = set(map(_block, before.pod_cidrs)), set(map(_block, after.pod_cidrs))
+        old, new = set(map(_block, before.blocks)), set(map(_block, after.blocks))
         blocks, forms = _moved(self.blocks, key, old, new), self.forms
         for block in old | new:
             form = block[:2]
@@ -65,9 +83,9 @@ def _moved(held: Map[Any, Nodes], key: NodeKey, before: Iterable[Any], after: It
     return held
 
 
-def in_range(node: Node, prefix: Prefix, addresses: bool) -> str | None:
+def in_range(home: Home, prefix: Prefix, addresses: bool) -> str | None:
     """What of a node lies in a range, or around it: `address 192.0.2.1`, `pod CIDR 10.1.0.0/24`. Its addresses count
     only where they are this node's own: another one's are what its kubelet claims."""
-    mine = node.addresses if addresses else ()
+    mine = home.addresses if addresses else ()
     found = next((f"address {show_address(address)}" for address in mine if address in prefix), None)
-    return found or next((f"pod CIDR {block}" for block in node.pod_cidrs if overlap(block, prefix)), None)
+    return found or next((home.called(block) for block in home.blocks if overlap(block, prefix)), None)

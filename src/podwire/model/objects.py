@@ -4,11 +4,11 @@ Invariants: all values are frozen and hashable. A key names an object (`ServiceK
 holds and never repeats the key. Only `sources/` knows how Kubernetes spells these.
 """
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 from msgspec import Struct
 
-from podwire.model.addresses import Address, Prefix
+from podwire.model.addresses import IPV4, Address, AddressRange, Family, Prefix
 
 
 class Value(Struct, frozen=True, order=True, gc=False):
@@ -71,6 +71,22 @@ class ServiceCIDRKey(Value, frozen=True):
 
     def __str__(self) -> str:
         return f"servicecidr/{self.name}"
+
+
+class PodPoolKey(Value, frozen=True):
+    name: str
+
+    def __str__(self) -> str:
+        return f"podpool/{self.name}"
+
+
+class PodBlockKey(Value, frozen=True):
+    """There is one block of a CIDR at most: its object's name is made of it."""
+
+    cidr: Prefix
+
+    def __str__(self) -> str:
+        return f"podblock/{self.cidr}"
 
 
 class AttachmentKey(Value, frozen=True):
@@ -179,6 +195,61 @@ class ServiceCIDR(Value, frozen=True):
     prefixes: tuple[Prefix, ...]
 
 
+class Operator(StrEnum):
+    """Of a requirement on labels (Kubernetes API, LabelSelectorRequirement)."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+
+
+class Requirement(Value, frozen=True):
+    """What labels must be like. `values`, sorted: of the first two operators only."""
+
+    key: str
+    operator: Operator
+    values: tuple[str, ...] = ()
+
+    def is_met(self, labels: tuple[tuple[str, str], ...]) -> bool:
+        value = next((value for key, value in labels if key == self.key), None)
+        match self.operator:
+            case Operator.IN:
+                return value in self.values
+            case Operator.NOT_IN:
+                return value not in self.values
+            case Operator.EXISTS:
+                return value is not None
+            case Operator.DOES_NOT_EXIST:
+                return value is None
+
+
+class PodPool(Value, frozen=True):
+    """Ranges that pods get addresses from, beside their node's podCIDRs. Nodes take blocks of it, of these lengths.
+    `reserved`: what no pod gets that does not ask for it, sorted. `auto_assign`: pods that name no pool get of it too.
+    `node_selector`: all of these must be met by the labels of a node whose pods get of it."""
+
+    cidrs: tuple[Prefix, ...]
+    block_sizes: tuple[int, int] = (26, 122)
+    """Prefix lengths, IPv4's and IPv6's."""
+    reserved: tuple[AddressRange, ...] = ()
+    auto_assign: bool = True
+    node_selector: tuple[Requirement, ...] = ()
+
+    def block_size(self, family: Family) -> int:
+        return self.block_sizes[0 if family == IPV4 else 1]
+
+    def is_for(self, node: Node) -> bool:
+        return all(it.is_met(node.labels) for it in self.node_selector)
+
+
+class PodBlock(Value, frozen=True):
+    """A part of a pool that a node has; both by name. One of a single address is for a pod that asks for that."""
+
+    node: str
+    pool: str
+
+
 class Rate(Value, frozen=True):
     """Bits per second, and how many bits may come at once."""
 
@@ -218,6 +289,8 @@ class Attachment(Value, frozen=True):
     ("" in the rows of older versions: `pods/names.py`). `boot` is the ID of the boot in which it was made ("" in
     the rows of older versions). `host_ports`, sorted: none in the rows of older versions.
     `bandwidth`: nor any rates; `shaper` is the index of the device that keeps to what it sends, 0: none.
+    `pool` is the PodPool that was asked for, "": none. `mac`: of the pod's end, b"": what follows from the link's name.
+    `delegated`: another IPAM plugin has given the addresses.
     """
 
     pod: PodKey
@@ -235,7 +308,10 @@ class Attachment(Value, frozen=True):
     host_ports: tuple[HostPort, ...] = ()
     bandwidth: Bandwidth = NO_BANDWIDTH
     shaper: int = 0
+    pool: str = ""
+    mac: bytes = b""
+    delegated: bool = False
 
 
-ObjectKey = NamespaceKey | NodeKey | PodKey | ServiceKey | SliceKey | ServiceCIDRKey
-Object = Namespace | Node | Pod | Service | BackendSlice | ServiceCIDR
+ObjectKey = NamespaceKey | NodeKey | PodKey | ServiceKey | SliceKey | ServiceCIDRKey | PodPoolKey | PodBlockKey
+Object = Namespace | Node | Pod | Service | BackendSlice | ServiceCIDR | PodPool | PodBlock

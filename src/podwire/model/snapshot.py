@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, disjoint, family_of
-from podwire.model.homes import Homes, in_range
+from podwire.model.homes import Home, Homes, in_range
 from podwire.model.network import Frontend
 from podwire.model.objects import (
     Attachment,
@@ -25,7 +25,11 @@ from podwire.model.objects import (
     Node,
     NodeKey,
     Pod,
+    PodBlock,
+    PodBlockKey,
     PodKey,
+    PodPool,
+    PodPoolKey,
     Service,
     ServiceCIDR,
     ServiceCIDRKey,
@@ -82,6 +86,8 @@ class Local(Value, frozen=True):
     """Bytes: of the node's own network, 0 where that isn't known."""
     last_mtu: int = 0
     """What an earlier agent gave to pods, until all nodes are known; 0: nobody knows."""
+    claims_blocks: bool = False
+    """Whether the agent asks an API server for blocks of pools; else the node has those that it is told of."""
     former: frozenset[Prefix] = frozenset()
     """Networks in which the node's InternalIPs were, while its kernel has them not."""
     forms: frozenset[tuple[int, int]] = frozenset()
@@ -127,6 +133,16 @@ class _Either:
         return any(item in each for each in self._several)
 
 
+class _Single:
+    """The addresses that are blocks of their own."""
+
+    def __init__(self, blocks: Container[PodBlockKey]) -> None:
+        self._blocks = blocks
+
+    def __contains__(self, item: object) -> bool:
+        return isinstance(item, bytes) and PodBlockKey(Prefix(Address(item), len(item) * 8)) in self._blocks
+
+
 class Snapshot(Struct, frozen=True):
     local: Local
     namespaces: Map[NamespaceKey, Namespace] = Map()
@@ -135,14 +151,23 @@ class Snapshot(Struct, frozen=True):
     services: Map[ServiceKey, Service] = Map()
     slices: Map[SliceKey, BackendSlice] = Map()
     service_cidrs: Map[ServiceCIDRKey, ServiceCIDR] = Map()
+    pools: Map[PodPoolKey, PodPool] = Map()
+    blocks: Map[PodBlockKey, PodBlock] = Map()
+    """Of all nodes."""
     attachments: Map[AttachmentKey, Attachment] = Map()
 
     whole: bool = False
     """Whether all of the cluster's objects were listed since the start. Until then nothing is removed for being
     wanted by nobody: it may be wanted by an object that isn't known yet."""
 
+    blocks_of: Map[NodeKey, tuple[Prefix, ...]] = Map()
+    """Blocks of pools by the node that has them, sorted."""
     homes: Homes = Homes()
     """Whose an address or a block is."""
+    unfit_pools: Map[PodPoolKey, str] = Map()
+    """The pools that are not used, each with the reason (`ipam/pools.py`)."""
+    contested: frozenset[Prefix] = frozenset()
+    """This node's blocks of which another node has a part, or that are a part of another node's."""
     crowded: Map[Prefix, frozenset[NodeKey]] = Map()
     """By service range that was told: the nodes that live in it, this one by address or block, others by block."""
     underlays: frozenset[Family] = frozenset()
@@ -209,9 +234,33 @@ class Snapshot(Struct, frozen=True):
 
     @property
     def taken(self) -> Container[Address]:
-        """The addresses that some pod of this node or the node itself has. Not those of other nodes: one that claims
-        this node's block would leave its pods none."""
-        return _Either(self.ledger, self.node.addresses)
+        """The addresses that some pod of this node or the node itself has, or that are blocks of their own. Not those
+        of other nodes: one that claims this node's block would leave its pods none."""
+        if not self.blocks:
+            return _Either(self.ledger, self.node.addresses)
+        return _Either(self.ledger, self.node.addresses, _Single(self.blocks))
+
+    def home(self, key: NodeKey) -> Home:
+        node = self.nodes.get(key, _NO_NODE)
+        return Home(node.addresses, node.pod_cidrs, self.blocks_of.get(key, ()))
+
+    @property
+    def own_blocks(self) -> tuple[Prefix, ...]:
+        """All ranges in which this node's pods may live: its pod CIDRs, then its blocks of pools."""
+        return (*self.node.pod_cidrs, *self.blocks_of.get(self.local.key, ()))
+
+    @property
+    def inhabited(self) -> tuple[NodeKey, ...]:
+        """The nodes that are known, or have blocks; sorted."""
+        return tuple(sorted({*self.nodes, *self.blocks_of}))
+
+    @property
+    def pod_ranges(self) -> tuple[Prefix, ...]:
+        """Where the cluster's pods live, without overlaps: pod CIDRs and blocks of all nodes, and the pools from which
+        these come, so that a new block seldom changes it."""
+        pools = (cidr for key, it in self.pools.items() if key not in self.unfit_pools for cidr in it.cidrs)
+        cidrs = (cidr for node in self.nodes.values() for cidr in node.pod_cidrs)
+        return disjoint((*cidrs, *pools, *(key.cidr for key in self.blocks)))
 
     @property
     def service_ranges(self) -> tuple[Prefix, ...]:
@@ -233,4 +282,4 @@ class Snapshot(Struct, frozen=True):
         """This node before all others."""
         key = min(self.crowded[prefix], key=lambda each: (each != self.local.key, each))
         whose = "the node's" if key == self.local.key else f"node {key.name}'s"
-        return f"{whose} {in_range(self.nodes[key], prefix, key == self.local.key)} lies in it"
+        return f"{whose} {in_range(self.home(key), prefix, key == self.local.key)} lies in it"

@@ -32,7 +32,7 @@ def unmasqueraded(now: Snapshot) -> tuple[Prefix, ...]:
     return disjoint(
         (
             *now.local.unmasqueraded,
-            *now.node.pod_cidrs,
+            *now.own_blocks,
             *(block for _, block, way in ways(now) if not isinstance(way, str)),
             *(Prefix(address, family_of(address).bits) for address in neighbours),
         )

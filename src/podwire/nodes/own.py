@@ -10,7 +10,9 @@ first and any other is refused.
 from typing import Any
 
 from podwire.ipam.blocks import own_address
+from podwire.ipam.pools import is_single, reserved_in
 from podwire.model.addresses import FAMILIES, Address, Family, family_of, parse_prefix
+from podwire.model.homes import Home
 from podwire.model.network import (
     LOOPBACK,
     AddressKey,
@@ -22,7 +24,7 @@ from podwire.model.network import (
     SysctlKey,
     UpKey,
 )
-from podwire.model.objects import Node, Object, ObjectKey
+from podwire.model.objects import Node, Object, ObjectKey, PodBlockKey
 from podwire.model.snapshot import Snapshot, Touched
 
 SYSCTLS: dict[str, str] = {
@@ -59,17 +61,21 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
 
 
 def own_addresses(now: Snapshot) -> tuple[Address, ...]:
-    """The node's own address of each of its blocks: no pod has it, and no node is reached by it."""
-    found = (own_address(block, now.taken) for block in now.node.pod_cidrs)
-    return tuple(address for address in found if address is not None)
+    """The node's own address of each of its blocks: no pod has it, and no node is reached by it. Not of those of which
+    another node has a part."""
+    taken = now.taken
+    mine = (it for it in now.blocks_of.get(now.local.key, ()) if not is_single(it) and it not in now.contested)
+    found = [own_address(block, taken) for block in now.node.pod_cidrs]
+    found += [own_address(block, taken, reserved_in(now, block)) for block in mine]
+    return tuple(dict.fromkeys(address for address in found if address is not None))
 
 
 def own_address_of(now: Snapshot, family: Family) -> Address | None:
-    """That of the node's first block of the family."""
+    """That of the node's first block of the family, a pod CIDR where it has one."""
     return next((address for address in own_addresses(now) if family_of(address) == family), None)
 
 
-def gateway_to(node: Node, family: Family) -> Address | None:
+def gateway_to(node: Node | Home, family: Family) -> Address | None:
     """The node's first address of that family."""
     return next((address for address in node.addresses if family_of(address) == family), None)
 
@@ -85,8 +91,11 @@ def is_own(now: Snapshot, address: Address) -> bool:
 
 
 def remembered(now: Snapshot) -> dict[ObjectKey, Object]:
-    """What an ADD needs of the cluster's objects: this node's own, and the ranges in which no pod may lie."""
+    """What an ADD needs of the cluster's objects: this node's own, its blocks, the pools of these, and the ranges in
+    which no pod may lie."""
     node = now.nodes.get(now.local.key)
     found: dict[ObjectKey, Object] = {} if node is None else {now.local.key: node}
     found.update(now.service_cidrs.items())
+    found.update(now.pools.items())
+    found.update((key, now.blocks[key]) for key in map(PodBlockKey, now.blocks_of.get(now.local.key, ())))
     return found

@@ -23,6 +23,7 @@ from podwire.model.addresses import (
     prefix_around,
     show_address,
 )
+from podwire.model.homes import NO_HOME, Home
 from podwire.model.network import Route, RouteKey
 from podwire.model.objects import Node, NodeKey
 from podwire.model.snapshot import Local, Snapshot, Touched, Transport
@@ -63,20 +64,22 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
 
 
 def ways(now: Snapshot) -> Iterator[tuple[NodeKey, Prefix, Way | str]]:
-    """Every block of the other nodes by their names, and the way to it, or in words why there is none."""
-    here = _here(now)
+    """Every block of the other nodes by their names, pod CIDRs first, and the way to it, or in words why there is
+    none."""
+    here, mine = _here(now), now.home(now.local.key)
     given: dict[Prefix, NodeKey] = {}
     begins: dict[Address, NodeKey] = {}
-    for key in sorted(now.nodes):
-        node = now.nodes[key]
-        for block in node.pod_cidrs if key != now.local.key else ():
-            if (lost := _lost(now.node, block, block.last)) is not None:
+    for key in now.inhabited:
+        home = now.home(key) if key != now.local.key else NO_HOME
+        to = {family: _way_to(now, here, home, family) for family in {block.family for block in home.blocks}}
+        for block in home.blocks:
+            if (lost := _lost(now, mine, block, block.last)) is not None:
                 yield key, block, f"{lost} lies in it"
                 continue
-            way = _way_to(now, here, node, block.family)
+            way = to[block.family]
             if isinstance(way, str):
                 yield key, block, way
-            elif (why := _unfit(now, node, block, way)) is not None:
+            elif (why := _unfit(now, home, block, way)) is not None:
                 yield key, block, why
             elif given.setdefault(block, key) != key:
                 yield key, block, f"node {given[block].name} has it too, and comes first"
@@ -89,7 +92,7 @@ def ways(now: Snapshot) -> Iterator[tuple[NodeKey, Prefix, Way | str]]:
                 yield key, block, way
 
 
-def way_to(now: Snapshot, node: Node, family: Family) -> Way | str:
+def way_to(now: Snapshot, node: Node | Home, family: Family) -> Way | str:
     """How another node's pods of that family are reached, whatever their blocks; or in words why not."""
     return _way_to(now, _here(now), node, family)
 
@@ -107,7 +110,7 @@ def _away(own: Address) -> str:
     return f"this node's own address {show_address(own)} is on none of its interfaces"
 
 
-def _way_to(now: Snapshot, here: _Here, node: Node, family: Family) -> Way | str:
+def _way_to(now: Snapshot, here: _Here, node: Node | Home, family: Family) -> Way | str:
     transport, gateway = now.local.transport, gateway_to(node, family)
     if not node.addresses or (transport is Transport.DIRECT and gateway is None):
         return f"the node has no {family} address to route to"
@@ -124,7 +127,7 @@ def _way_to(now: Snapshot, here: _Here, node: Node, family: Family) -> Way | str
     return Way(gateway) if shared else _by_vxlan(now, here, node, family)
 
 
-def _by_vxlan(now: Snapshot, here: _Here, node: Node, family: Family) -> Way | str:
+def _by_vxlan(now: Snapshot, here: _Here, node: Node | Home, family: Family) -> Way | str:
     """Between the first addresses of a family of which both nodes have one."""
     ends = ((each, gateway_to(node, each)) for each in FAMILIES if here.first[each] is not None)
     outer, address = next(((each, found) for each, found in ends if found is not None), (None, None))
@@ -142,24 +145,30 @@ LEAST_IPV6_MTU = 1280
 """RFC 8200, section 5."""
 
 
-def _unfit(now: Snapshot, node: Node, block: Prefix, way: Way) -> str | None:
+def _unfit(now: Snapshot, node: Home, block: Prefix, way: Way) -> str | None:
     """Why the other node's address is none to send to."""
     if way.address in now.node.addresses:
         return f"the node's address {show_address(way.address)} is this node's too"
-    if way.address in block or (way.vxlan and any(way.address in each for each in node.pod_cidrs)):
+    if way.address in block or (way.vxlan and any(way.address in each for each in node.blocks)):
         return f"the node's own address {show_address(way.address)} lies in it"
     if way.vxlan and (around := now.homes.block_of(way.address)) is not None:
-        whose = f"pod CIDR {around} of {min(now.homes.owners(around))}"
+        owner = min(now.homes.owners(around))
+        whose = f"{now.home(owner).called(around)} of {owner}"
         return f"the node's address {show_address(way.address)} lies in the {whose}"
     return None
 
 
-def _lost(here: Node, block: Prefix, last: Address) -> str | None:
+def _lost(now: Snapshot, here: Home, block: Prefix, last: Address) -> str | None:
     """What of this node a route for the block would lead away. Of a wider one than its own nothing: its pods have
-    longer routes. Addresses of one family are ordered as bytes."""
-    for mine in here.pod_cidrs:
+    longer routes. Of a single address nothing but that, which is reserved: the rest of the pool's block is not led
+    away. Addresses of one family are ordered as bytes."""
+    single = block.length == block.family.bits
+    if single and last in now.ledger:
+        return "a pod of this node"
+    for mine in here.pod_cidrs if single else here.blocks:
         if mine.length <= block.length and len(mine.first) == len(last) and mine.first <= last <= mine.last:
-            return f"this node's pod CIDR {mine}" if mine == block else f"part of this node's pod CIDR {mine}"
+            part = "" if mine == block else "part of "
+            return f"{part}this node's {here.called(mine)}"
     for address in here.addresses:
         if len(address) == len(last) and block.first <= address <= last:
             return f"this node's address {show_address(address)}"

@@ -58,7 +58,7 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
     if touched is None or touched.ranges:
         found |= {ServiceRangeKey(cidr.first, cidr.last): True for cidr in ranges}
     if touched is None or touched.nodes:
-        found |= {ClusterRangeKey(cidr.first, cidr.last): True for cidr in _pod_ranges(now)}
+        found |= {ClusterRangeKey(cidr.first, cidr.last): True for cidr in now.pod_ranges}
     return {"nftables": found}
 
 
@@ -108,10 +108,6 @@ def allowed_sources(now: Snapshot, service: Service, frontend: Frontend) -> tupl
     if any(address in cidr for cidr in ranges for address in now.node.addresses):
         ranges.append(Prefix(frontend.address, frontend.family.bits))
     return disjoint(ranges)
-
-
-def _pod_ranges(now: Snapshot) -> Iterable[Prefix]:
-    return disjoint(cidr for node in now.nodes.values() for cidr in node.pod_cidrs)
 
 
 def frontends(now: Snapshot, key: ServiceKey) -> dict[Frontend, Serving]:

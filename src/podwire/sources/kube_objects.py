@@ -1,4 +1,4 @@
-"""The Kubernetes API's objects, as far as the network reads them.
+"""The Kubernetes API's objects, and those of Podwire's own kinds, as far as the network reads them.
 
 Invariants: the structs hold only the fields that mean something to the network, so the same ones decode a manifest's
 mapping and the API's JSON; null counts as absent, as the API server has it. What they mean is told in `kubernetes.py`;
@@ -200,7 +200,48 @@ class ServiceCIDR(Wire, frozen=True):
     spec: ServiceCIDRSpec
 
 
-Kind = Service | Pod | Node | Namespace | EndpointSlice | ServiceCIDR
+class BlockSizes(Wire, frozen=True):
+    ipv4: int | None = None
+    ipv6: int | None = None
+
+
+class LabelRequirement(Wire, frozen=True):
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+
+class LabelSelector(Wire, frozen=True):
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[LabelRequirement] | None = None
+
+
+class PodPoolSpec(Wire, frozen=True):
+    cidrs: list[str] | None = None
+    block_sizes: BlockSizes | None = None
+    reserved: list[str] | None = None
+    auto_assign: bool | None = None
+    node_selector: LabelSelector | None = None
+
+
+class PodPool(Wire, frozen=True):
+    metadata: NameMeta
+    spec: PodPoolSpec
+
+
+class PodBlockSpec(Wire, frozen=True):
+    cidr: str
+    pool: str
+    node: str
+
+
+class PodBlock(Wire, frozen=True):
+    metadata: NameMeta
+    spec: PodBlockSpec
+
+
+Kind = Service | Pod | Node | Namespace | EndpointSlice | ServiceCIDR | PodPool | PodBlock
+POOLS = "podwire.io/v1alpha1"
 
 KINDS: dict[tuple[str, str], type[Kind]] = {
     ("v1", "Service"): Service,
@@ -209,5 +250,7 @@ KINDS: dict[tuple[str, str], type[Kind]] = {
     ("v1", "Namespace"): Namespace,
     ("discovery.k8s.io/v1", "EndpointSlice"): EndpointSlice,
     ("networking.k8s.io/v1", "ServiceCIDR"): ServiceCIDR,
+    (POOLS, "PodPool"): PodPool,
+    (POOLS, "PodBlock"): PodBlock,
 }
 """(apiVersion, kind) of all that is understood."""

@@ -20,6 +20,7 @@ from podwire.model.objects import (
     Object,
     ObjectKey,
     PodKey,
+    PodPoolKey,
     ServiceCIDRKey,
     ServiceKey,
     SliceKey,
@@ -59,6 +60,8 @@ from podwire.sources.kube_objects import (
     NodeSpec,
     NodeStatus,
     Pod,
+    PodBlock,
+    PodPool,
     PodStatus,
     Service,
     ServiceCIDR,
@@ -68,6 +71,7 @@ from podwire.sources.kube_objects import (
     ServiceStatus,
     SliceLabels,
 )
+from podwire.sources.pod_pools import block_key, read_block, read_pool
 
 
 class Translated(NamedTuple):
@@ -136,6 +140,10 @@ def translate(thing: Kind | dict[str, Any], left_out: list[Invalid] | None = Non
             return Translated(key_of(thing), objects.Namespace(_labels(thing.metadata)))
         case ServiceCIDR():
             return Translated(key_of(thing), _service_cidr(thing, left_out))
+        case PodPool():
+            return Translated(key_of(thing), read_pool(thing))
+        case PodBlock():
+            return Translated(key_of(thing), read_block(thing))
 
 
 def key_of(thing: Kind) -> ObjectKey:
@@ -147,6 +155,10 @@ def key_of(thing: Kind) -> ObjectKey:
         return NamespaceKey(intern(name))
     if isinstance(thing, ServiceCIDR):
         return ServiceCIDRKey(name)
+    if isinstance(thing, PodPool):
+        return PodPoolKey(name)
+    if isinstance(thing, PodBlock):
+        return block_key(name)
     namespace = _namespace(thing)
     if isinstance(thing, EndpointSlice):
         return SliceKey(namespace, name)

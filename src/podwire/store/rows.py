@@ -18,10 +18,23 @@ from podwire.controller.difference import Change, Difference, Outcome, Scope
 from podwire.controller.events import Restored
 from podwire.model.addresses import parse_prefix
 from podwire.model.network import CursorKey, PodMTUKey, UnfilledKey
-from podwire.model.objects import Attachment, AttachmentKey, Node, NodeKey, ServiceCIDR, ServiceCIDRKey
+from podwire.model.objects import (
+    Attachment,
+    AttachmentKey,
+    Node,
+    NodeKey,
+    PodBlock,
+    PodBlockKey,
+    PodPool,
+    PodPoolKey,
+    ServiceCIDR,
+    ServiceCIDRKey,
+)
 from podwire.store.database import UNFILLED, Damaged, Database, Renewed
 
-_NODE, _SERVICE_CIDR, _POD_MTU = "node/", "servicecidr/", "mtu"
+_NODE, _SERVICE_CIDR, _POD_POOL, _POD_BLOCK, _POD_MTU = "node/", "servicecidr/", "podpool/", "podblock/", "mtu"
+
+_OBJECTS = (NodeKey, ServiceCIDRKey, PodPoolKey, PodBlockKey)
 
 
 class Store:
@@ -80,7 +93,7 @@ class Store:
         return Restored(
             attachments=attachments,
             cursors={key.block: value for key, value in rows.items() if isinstance(key, CursorKey)},
-            objects={key: value for key, value in rows.items() if isinstance(key, NodeKey | ServiceCIDRKey)},
+            objects={key: value for key, value in rows.items() if isinstance(key, _OBJECTS)},
             serial=max((it.serial for it in attachments.values()), default=0),
         )
 
@@ -139,6 +152,10 @@ def _write(db: sqlite3.Connection, key: Any, value: Any) -> None:
             _remember(db, _NODE + name, value)
         case ServiceCIDRKey(name):
             _remember(db, _SERVICE_CIDR + name, value)
+        case PodPoolKey(name):
+            _remember(db, _POD_POOL + name, value)
+        case PodBlockKey(cidr):
+            _remember(db, f"{_POD_BLOCK}{cidr}", value)
         case PodMTUKey():
             _remember(db, _POD_MTU, value)
         case UnfilledKey():
@@ -160,6 +177,10 @@ def _recall(what: str, value: bytes) -> tuple[Any, Any] | None:
         return NodeKey(what.removeprefix(_NODE)), msgspec.msgpack.decode(value, type=Node)
     if what.startswith(_SERVICE_CIDR):
         return ServiceCIDRKey(what.removeprefix(_SERVICE_CIDR)), msgspec.msgpack.decode(value, type=ServiceCIDR)
+    if what.startswith(_POD_POOL):
+        return PodPoolKey(what.removeprefix(_POD_POOL)), msgspec.msgpack.decode(value, type=PodPool)
+    if what.startswith(_POD_BLOCK):
+        return PodBlockKey(parse_prefix(what.removeprefix(_POD_BLOCK))), msgspec.msgpack.decode(value, type=PodBlock)
     if what == _POD_MTU:
         return PodMTUKey(), msgspec.msgpack.decode(value, type=int)
     if what == UNFILLED:

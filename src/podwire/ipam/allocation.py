@@ -1,0 +1,113 @@
+"""Which addresses a pod gets, or why none. Pure.
+
+Invariants: one rule for two askers: an ADD is refused exactly where STATUS says that it would be, in the same words. A
+pod gets one address of each family, or none at all. What it asks for by name it gets or is refused; nothing else is
+given in its place. Nothing is asked of anybody here: where a block has yet to be taken of a pool, that is what is said.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from immutables import Map
+
+from podwire.ipam import blocks, pools
+from podwire.ipam.pools import Source
+from podwire.ipam.room import has_room
+from podwire.model.addresses import Address, Family, Prefix, family_of, show_address
+from podwire.model.objects import PodBlockKey, Value
+from podwire.model.snapshot import Snapshot
+
+
+class Wish(Value, frozen=True):
+    """What a pod asks for. `pool`: a PodPool's name, "": none. `fixed`: addresses, which are blocks of their own."""
+
+    pool: str = ""
+    fixed: tuple[Address, ...] = ()
+
+
+NOTHING = Wish()
+
+
+class Obstacle(Value, frozen=True):
+    """Why nothing is given. `exhausted`: it goes away once pods do, by nothing else."""
+
+    text: str
+    exhausted: bool = False
+
+
+class Given(NamedTuple):
+    """`cursors`: those of the blocks that this node has, behind what was given."""
+
+    addresses: tuple[Address, ...]
+    cursors: Map[Prefix, int]
+
+
+def allocate(now: Snapshot, wish: Wish = NOTHING) -> Given | Obstacle:
+    """An address of each family."""
+    if wish.pool and (why := pools.why_not(now, wish.pool)) is not None:
+        return Obstacle(why)
+    addresses: dict[Family, Address] = {}
+    for address in wish.fixed:
+        if (obstacle := _unfit(now, address)) is not None:
+            return obstacle
+        addresses[family_of(address)] = address
+    own = pools.sources(now, wish.pool)
+    kept = {it.block for it in pools.all_sources(now)}
+    cursors = Map({block: cursor for block, cursor in now.cursors.items() if block in kept})
+    families = pools.families(now, wish.pool)
+    if not (families or addresses):
+        return Obstacle(_nowhere(now))
+    for family in families:
+        if family in addresses:
+            continue
+        here = [it for it in own if it.block.family == family]
+        found = next(_free(now, here), None)
+        if found is None:
+            return _full(now, wish.pool, family, here)
+        block, addresses[family], cursor = found
+        cursors = cursors.set(block, cursor)
+    return Given(tuple(addresses[it] for it in dict.fromkeys((*families, *addresses))), cursors)
+
+
+def _free(now: Snapshot, here: list[Source]) -> Iterator[tuple[Prefix, Address, int]]:
+    for it in here:
+        free = blocks.next_free(it.block, now.taken, now.cursors.get(it.block, 0), it.reserved)
+        if free is not None:
+            yield it.block, *free
+
+
+def _unfit(now: Snapshot, address: Address) -> Obstacle | None:
+    """Of a fixed address. Whose it is, the cluster's record says; what the node itself or its pods have is theirs."""
+    text, held = show_address(address), now.ledger.get(address)
+    if held is not None:
+        pod = now.attachments[held].pod
+        return Obstacle(f"{text} is given to pod {pod.namespace}/{pod.name} (sandbox {held.sandbox})", exhausted=True)
+    record = now.blocks.get(PodBlockKey(Prefix(address, family_of(address).bits)))
+    if record is not None and record.node != now.local.name:
+        return Obstacle(f"{text} is node {record.node}'s, by its PodBlock")
+    if record is None:
+        return Obstacle(f"{text} is not this node's: it has no PodBlock of it")
+    return Obstacle(f"{text} is an address of this node") if address in now.node.addresses else None
+
+
+def _nowhere(now: Snapshot) -> str:
+    beside = ", and no PodPool is for it" if now.pools else ""
+    return f"node {now.local.name} has no spec.podCIDRs yet{beside}"
+
+
+def _full(now: Snapshot, pool: str, family: Family, here: list[Source]) -> Obstacle:
+    """Of this family nothing is free, in any of these blocks."""
+    names = (pool,) if pool else pools.automatic(now)
+    asked = [name for name in names if any(it.family == family for it in pools.cidrs_of(now, name))]
+    if now.local.claims_blocks and (name := next((it for it in asked if has_room(now, it, family)), None)) is not None:
+        return Obstacle(f"no {family} address is free: a block of pool {name} is being taken for this node")
+    cidrs = [it for it in here if not it.pool]
+    told = [f"no address is free in {it.block}: all {blocks.capacity(it.block)} are in use" for it in cidrs]
+    for name in asked:
+        mine = [it for it in here if it.pool == name]
+        most = sum(blocks.capacity(it.block, it.reserved) for it in mine)
+        several = f"{len(mine)} {family} block{'' if len(mine) == 1 else 's'}"
+        left = ", and no block of it is left" if now.local.claims_blocks else ""
+        has = f"all {most} of this node's {several} are in use" if mine else f"this node has no {family} block of it"
+        told.append(f"no {family} address is free in pool {name}: {has}{left}")
+    return Obstacle("; ".join(told), exhausted=True)

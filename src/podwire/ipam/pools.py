@@ -1,0 +1,146 @@
+"""Which pools are used, and which of their blocks this node gives addresses from. Pure.
+
+Invariants: where a pool lies in what is somebody else's already (a node's pod CIDRs or this node's addresses, a service
+range, another pool that is in use), it is not used: no block is taken and no address given of it, and pods that have
+some keep them. Of two pools the first by name is used. Of two nodes' blocks that overlap neither is given from, since
+nobody knows whose the addresses are. A block of a single address is for a pod that asks for it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from immutables import Map
+
+from podwire.model.addresses import AddressRange, Family, Prefix, overlap
+from podwire.model.homes import Home, in_range
+from podwire.model.objects import PodBlockKey, PodPool, PodPoolKey, Value
+from podwire.model.snapshot import Snapshot
+
+
+class Source(Value, frozen=True):
+    """A range that a pod may get an address from. `pool` is a PodPool's name, "" for a pod CIDR."""
+
+    block: Prefix
+    pool: str = ""
+    reserved: tuple[AddressRange, ...] = ()
+
+
+def unfit(now: Snapshot) -> Map[PodPoolKey, str]:
+    """The pools that are not used, and why."""
+    found: dict[PodPoolKey, str] = {}
+    used: list[tuple[PodPoolKey, PodPool]] = []
+    homes = [(key, Home(it.addresses, it.pod_cidrs)) for key, it in sorted(now.nodes.items())] if now.pools else []
+    for key in sorted(now.pools):
+        pool = now.pools[key]
+        why = _in_the_way(now, pool, used)
+        for node, home in homes if why is None else ():
+            lies = (in_range(home, cidr, node == now.local.key) for cidr in pool.cidrs)
+            if (part := next((it for it in lies if it is not None), None)) is not None:
+                whose = "this node's" if node == now.local.key else f"node {node.name}'s"
+                why = f"it overlaps {whose} {part}"
+                break
+        if why is None:
+            used.append((key, pool))
+        else:
+            found[key] = why
+    return Map(found)
+
+
+def _in_the_way(now: Snapshot, pool: PodPool, used: Iterable[tuple[PodPoolKey, PodPool]]) -> str | None:
+    for key, other in used:
+        for cidr in pool.cidrs:
+            if (theirs := next((it for it in other.cidrs if overlap(it, cidr)), None)) is not None:
+                return f"{cidr} overlaps {theirs} of pool {key.name}, which comes first"
+    for told in sorted(now.told_ranges):
+        if any(overlap(told, cidr) for cidr in pool.cidrs):
+            return f"it overlaps the service range {told}"
+    return None
+
+
+def contested(now: Snapshot) -> frozenset[Prefix]:
+    """This node's blocks of pools that overlap what another node has."""
+    mine = [it for it in now.blocks_of.get(now.local.key, ()) if not is_single(it)]
+    if not mine:
+        return frozenset()
+    others = (it for key in now.inhabited if key != now.local.key for it in now.home(key).blocks if not is_single(it))
+    found: set[Prefix] = set()
+    for other in others:
+        found.update(it for it in mine if overlap(it, other))
+    return frozenset(found)
+
+
+def is_single(block: Prefix) -> bool:
+    return block.length == block.family.bits
+
+
+def is_here(now: Snapshot, pool: PodPool) -> bool:
+    """Whether pods of this node get addresses of it."""
+    return pool.is_for(now.node)
+
+
+def why_not(now: Snapshot, name: str) -> str | None:
+    """Why no pod of this node can have addresses of a pool; None: it can."""
+    key = PodPoolKey(name)
+    pool = now.pools.get(key)
+    if pool is None:
+        return f"there is no PodPool {name}"
+    if key in now.unfit_pools:
+        return f"pool {name} is not used: {now.unfit_pools[key]}"
+    return None if is_here(now, pool) else f"pool {name} is not for node {now.local.name}, by its spec.nodeSelector"
+
+
+def automatic(now: Snapshot) -> tuple[str, ...]:
+    """The pools of which this node's pods get addresses though they name none, in the order in which they are asked."""
+    return tuple(key.name for key in sorted(now.pools) if now.pools[key].auto_assign and why_not(now, key.name) is None)
+
+
+def own_of(now: Snapshot, name: str) -> tuple[Prefix, ...]:
+    """This node's blocks of a pool, single addresses too; sorted."""
+    mine = now.blocks_of.get(now.local.key, ())
+    return tuple(it for it in mine if now.blocks[PodBlockKey(it)].pool == name)
+
+
+def sources_of(now: Snapshot, name: str) -> tuple[Source, ...]:
+    """The blocks of a pool that this node gives addresses from."""
+    if why_not(now, name) is not None:
+        return ()
+    pool = now.pools[PodPoolKey(name)]
+    return tuple(
+        Source(block, name, pool.reserved)
+        for block in own_of(now, name)
+        if not is_single(block)
+        and block not in now.contested
+        and any(block.first in cidr and block.length >= cidr.length for cidr in pool.cidrs)
+    )
+
+
+def sources(now: Snapshot, pool: str = "") -> tuple[Source, ...]:
+    """Where a pod gets addresses, the first that has one free: of a pool that it names, else of the pod CIDRs and the
+    pools for all."""
+    if pool:
+        return sources_of(now, pool)
+    return (*map(Source, now.node.pod_cidrs), *(it for name in automatic(now) for it in sources_of(now, name)))
+
+
+def families(now: Snapshot, pool: str = "") -> tuple[Family, ...]:
+    """Of which a pod gets an address each, its first one first."""
+    names: Sequence[str] = (pool,) if pool else automatic(now)
+    cidrs: Iterator[Prefix] = (cidr for name in names if (it := now.pools.get(PodPoolKey(name))) for cidr in it.cidrs)
+    own = () if pool else now.node.pod_cidrs
+    return tuple(dict.fromkeys(it.family for it in (*own, *cidrs)))
+
+
+def all_sources(now: Snapshot) -> tuple[Source, ...]:
+    """Of pods of this node, whatever they ask for."""
+    return (*map(Source, now.node.pod_cidrs), *(it for key in sorted(now.pools) for it in sources_of(now, key.name)))
+
+
+def cidrs_of(now: Snapshot, name: str) -> tuple[Prefix, ...]:
+    pool = now.pools.get(PodPoolKey(name))
+    return pool.cidrs if pool is not None else ()
+
+
+def reserved_in(now: Snapshot, block: Prefix) -> tuple[AddressRange, ...]:
+    """What of one of this node's blocks is given to nobody by itself."""
+    held = now.blocks.get(PodBlockKey(block))
+    pool = now.pools.get(PodPoolKey(held.pool)) if held is not None else None
+    return pool.reserved if pool is not None else ()

@@ -1,0 +1,80 @@
+"""Which blocks of a pool nobody has. Pure.
+
+Invariants: a block overlaps no other block of whatever node, but single addresses, and holds at least one address that
+a pod can have. Each node looks from a place of its own in the pool, which follows from its name, so that two seldom
+want the same. However large a pool is, as many steps lead to the next free block as there are blocks and reserved
+ranges.
+"""
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha1
+
+from podwire.ipam import blocks
+from podwire.ipam.pools import cidrs_of, is_single
+from podwire.model.addresses import Address, Family, Prefix
+from podwire.model.objects import PodPool, PodPoolKey
+from podwire.model.snapshot import Snapshot
+
+Interval = tuple[int, int]
+"""Of addresses, as numbers; both ends included."""
+
+
+def has_room(now: Snapshot, name: str, family: Family) -> bool:
+    return next(free_blocks(now, name, family), None) is not None
+
+
+def free_blocks(now: Snapshot, name: str, family: Family, more: Iterable[Prefix] = ()) -> Iterator[Prefix]:
+    """In the order in which this node takes them. `more`: what is taken beside what the snapshot says. While these are
+    looked at nothing is taken: of two that follow each other both are free."""
+    pool = now.pools.get(PodPoolKey(name))
+    cidrs = [it for it in cidrs_of(now, name) if it.family == family]
+    if pool is None or not cidrs:
+        return
+    occupied = _occupied(now, family, more)
+    length = pool.block_size(family)
+    counts = [1 << length - cidr.length for cidr in cidrs]
+    start = int.from_bytes(sha1(now.local.name.encode(), usedforsecurity=False).digest()[:8], "big") % sum(counts)
+    at = 0
+    while start >= counts[at]:
+        start -= counts[at]
+        at += 1
+    turn = [(cidrs[at], start, counts[at])]
+    turn += [(cidrs[n % len(cidrs)], 0, counts[n % len(cidrs)]) for n in range(at + 1, at + len(cidrs))]
+    turn += [(cidrs[at], 0, start)]
+    for cidr, first, end in turn:
+        yield from _free(cidr, length, first, end, occupied, pool)
+
+
+def _free(
+    cidr: Prefix, length: int, number: int, end: int, occupied: list[Interval], pool: PodPool
+) -> Iterator[Prefix]:
+    """Of a range, the blocks from one number on."""
+    base, bits = int.from_bytes(cidr.first, "big"), cidr.family.bits - length
+    for first, last in (*occupied, (base + (end << bits), -1)):
+        while number < end and base + (number + 1 << bits) - 1 < first:
+            block = Prefix(Address((base + (number << bits)).to_bytes(len(cidr.first), "big")), length)
+            if blocks.capacity(block, pool.reserved):
+                yield block
+                number += 1
+            else:
+                number = max(number + 1, _behind(block, pool, base, bits))
+        number = max(number, (last - base >> bits) + 1)
+
+
+def _behind(block: Prefix, pool: PodPool, base: int, bits: int) -> int:
+    """The number of the block in which the reserved range ends that begins in this one or before it."""
+    last = max(
+        (int.from_bytes(it.last, "big") for it in pool.reserved if _reaches(it.first, it.last, block)), default=0
+    )
+    return last - base >> bits
+
+
+def _reaches(first: Address, last: Address, block: Prefix) -> bool:
+    return len(first) == len(block.first) and first <= block.last and block.first <= last
+
+
+def _occupied(now: Snapshot, family: Family, more: Iterable[Prefix]) -> list[Interval]:
+    """Sorted by where they begin: the blocks of this family, of any node and pool."""
+    taken = (it.cidr for it in now.blocks if it.cidr.family == family and not is_single(it.cidr))
+    mine = (it for it in more if it.family == family)
+    return sorted((int.from_bytes(it.first, "big"), int.from_bytes(it.last, "big")) for it in (*taken, *mine))
