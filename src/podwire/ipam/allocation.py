@@ -85,6 +85,10 @@ def _unfit(now: Snapshot, address: Address) -> Obstacle | None:
     record = now.blocks.get(PodBlockKey(Prefix(address, family_of(address).bits)))
     if record is not None and record.node != now.local.name:
         return Obstacle(f"{text} is node {record.node}'s, by its PodBlock")
+    if record is None and (why := pools.why_not_fixed(now, address)) is not None:
+        return Obstacle(why)
+    if record is None and now.local.claims_blocks:
+        return Obstacle(f"{text} is being taken for this node")
     if record is None:
         return Obstacle(f"{text} is not this node's: it has no PodBlock of it")
     return Obstacle(f"{text} is an address of this node") if address in now.node.addresses else None

@@ -8,7 +8,7 @@ already: nobody's address is given to another, and the node's own is the first t
 neither the node's nor given. `reserved` is always sorted and without overlaps.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from zlib import crc32
 
 from podwire.model.addresses import IPV4, Address, AddressRange, Prefix
@@ -32,6 +32,14 @@ def capacity(block: Prefix, reserved: Reserved = ()) -> int:
         max(0, min(last, _end(block) - 1) - max(start, first) + 1) for start, last in _numbers(block, reserved)
     )
     return max(0, _end(block) - FIRST_POD - held_back)
+
+
+def free(block: Prefix, held: Collection[Address], reserved: Reserved = ()) -> int:
+    """How many more pods it can hold. `held`: what somebody has of it, each once."""
+    numbers, first = _numbers(block, reserved), int.from_bytes(block.first, "big")
+    places = (int.from_bytes(it, "big") - first for it in held)
+    lost = sum(0 < it < _end(block) and not any(start <= it <= last for start, last in numbers) for it in places)
+    return max(0, capacity(block, reserved) - lost)
 
 
 def next_free(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from immutables import Map
 
-from podwire.model.addresses import AddressRange, Family, Prefix, overlap
+from podwire.model.addresses import Address, AddressRange, Family, Prefix, overlap, show_address
 from podwire.model.homes import Home, in_range
 from podwire.model.objects import PodBlockKey, PodPool, PodPoolKey, Value
 from podwire.model.snapshot import Snapshot
@@ -91,6 +91,25 @@ def why_not(now: Snapshot, name: str) -> str | None:
 def automatic(now: Snapshot) -> tuple[str, ...]:
     """The pools of which this node's pods get addresses though they name none, in the order in which they are asked."""
     return tuple(key.name for key in sorted(now.pools) if now.pools[key].auto_assign and why_not(now, key.name) is None)
+
+
+def why_not_fixed(now: Snapshot, address: Address) -> str | None:
+    """Why no pod of this node can ask for an address; None: it can, once the address is a block of this node."""
+    text = show_address(address)
+    name = pool_around(now, address)
+    if name is None:
+        return f"{text} is in no pool"
+    if (why := why_not(now, name)) is not None:
+        return f"{text}: {why}"
+    if any(address in it for it in now.pools[PodPoolKey(name)].reserved):
+        return None
+    return f"{text} is none of the addresses that pool {name} reserves (spec.reserved)"
+
+
+def pool_around(now: Snapshot, address: Address) -> str | None:
+    """The pool in which an address lies: of several the first that is used."""
+    around = (key for key in sorted(now.pools) if any(address in cidr for cidr in now.pools[key].cidrs))
+    return next((key.name for key in sorted(around, key=lambda it: (it in now.unfit_pools, it))), None)
 
 
 def own_of(now: Snapshot, name: str) -> tuple[Prefix, ...]:

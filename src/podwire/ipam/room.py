@@ -6,6 +6,7 @@ want the same. However large a pool is, as many steps lead to the next free bloc
 ranges.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from hashlib import sha1
 
@@ -23,14 +24,14 @@ def has_room(now: Snapshot, name: str, family: Family) -> bool:
     return next(free_blocks(now, name, family), None) is not None
 
 
-def free_blocks(now: Snapshot, name: str, family: Family, more: Iterable[Prefix] = ()) -> Iterator[Prefix]:
-    """In the order in which this node takes them. `more`: what is taken beside what the snapshot says. While these are
-    looked at nothing is taken: of two that follow each other both are free."""
+def free_blocks(now: Snapshot, name: str, family: Family, more: Iterable[Prefix] = ()) -> Iterator[tuple[Prefix, int]]:
+    """In the order in which this node takes them, each with the pods that it can hold. `more`: what is taken beside
+    what the snapshot says."""
     pool = now.pools.get(PodPoolKey(name))
     cidrs = [it for it in cidrs_of(now, name) if it.family == family]
     if pool is None or not cidrs:
         return
-    occupied = _occupied(now, family, more)
+    occupied, held = _occupied(now, family, more), _held(now, family)
     length = pool.block_size(family)
     counts = [1 << length - cidr.length for cidr in cidrs]
     start = int.from_bytes(sha1(now.local.name.encode(), usedforsecurity=False).digest()[:8], "big") % sum(counts)
@@ -42,13 +43,16 @@ def free_blocks(now: Snapshot, name: str, family: Family, more: Iterable[Prefix]
     turn += [(cidrs[n % len(cidrs)], 0, counts[n % len(cidrs)]) for n in range(at + 1, at + len(cidrs))]
     turn += [(cidrs[at], 0, start)]
     for cidr, first, end in turn:
-        yield from _free(cidr, length, first, end, occupied, pool)
+        for block in _free(cidr, length, first, end, occupied, pool):
+            here = held[bisect_left(held, block.first) : bisect_right(held, block.last)]
+            if free := blocks.free(block, here, pool.reserved):
+                yield block, free
 
 
 def _free(
     cidr: Prefix, length: int, number: int, end: int, occupied: list[Interval], pool: PodPool
 ) -> Iterator[Prefix]:
-    """Of a range, the blocks from one number on."""
+    """Of a range, the blocks from one number on that are not reserved whole."""
     base, bits = int.from_bytes(cidr.first, "big"), cidr.family.bits - length
     for first, last in (*occupied, (base + (end << bits), -1)):
         while number < end and base + (number + 1 << bits) - 1 < first:
@@ -78,3 +82,10 @@ def _occupied(now: Snapshot, family: Family, more: Iterable[Prefix]) -> list[Int
     taken = (it.cidr for it in now.blocks if it.cidr.family == family and not is_single(it.cidr))
     mine = (it for it in more if it.family == family)
     return sorted((int.from_bytes(it.first, "big"), int.from_bytes(it.last, "big")) for it in (*taken, *mine))
+
+
+def _held(now: Snapshot, family: Family) -> list[Address]:
+    """The addresses that somebody has, or that are blocks of their own; sorted."""
+    singles = (it.cidr.first for it in now.blocks if is_single(it.cidr))
+    pods = (Address(it) for it in now.ledger if isinstance(it, bytes))
+    return sorted({it for it in (*singles, *pods, *now.node.addresses) if len(it) == family.size})

@@ -1,0 +1,205 @@
+"""Which blocks of pools this node should take, give back, or have written down anew. Pure.
+
+Invariants: what pods live in is kept. Once what is due has been done, nothing is due: the same choice, made again
+among what is kept, keeps all of it. A block is taken where less than the low-water mark is free of what pods may ask
+for, so that no ADD has to wait; as many as that needs, and none that overlaps anybody's. An empty block is given back
+where the rest is enough without it, but for one spare. Nothing is due before all of the cluster's objects are known.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from podwire.ipam import pools
+from podwire.ipam.pools import Source
+from podwire.ipam.room import free_blocks
+from podwire.ipam.usage import asked_for, block_around, strays, uses
+from podwire.model.addresses import Address, Family, Prefix, family_of, overlap, show_address
+from podwire.model.objects import PodBlockKey, PodPoolKey, Value
+from podwire.model.snapshot import Snapshot
+
+LEAST, MOST = 8, 64
+"""Free addresses: the bounds of the low-water mark, which is a quarter of a block in between."""
+
+
+class Claim(Value, frozen=True):
+    """A PodBlock that this node should have."""
+
+    cidr: Prefix
+    pool: str
+
+
+class Wishes(Value, frozen=True):
+    """What ADDs ask for that wait for it, or are about to come: pools by name, and fixed addresses."""
+
+    pools: frozenset[str] = frozenset()
+    fixed: frozenset[Address] = frozenset()
+
+
+NO_WISHES = Wishes()
+
+
+class Claims(Value, frozen=True):
+    """What is due. `renew`: pods live in these, and the cluster's record lacks them. `conflicts`, for people: pods live
+    where another node's block is."""
+
+    take: tuple[Claim, ...] = ()
+    give: tuple[Prefix, ...] = ()
+    renew: tuple[Claim, ...] = ()
+    conflicts: tuple[str, ...] = ()
+
+
+NOTHING = Claims()
+
+
+class _Need(NamedTuple):
+    """`low` addresses of this family should be free in all blocks of these pools; `free` are so elsewhere."""
+
+    names: tuple[str, ...]
+    family: Family
+    low: int
+    free: int = 0
+
+
+class _Held(NamedTuple):
+    """A block that this node has, or takes. `lived`: pods have addresses of it."""
+
+    pool: str
+    block: Prefix
+    free: int
+    lived: bool = False
+
+    def serves(self, need: _Need) -> bool:
+        return self.pool in need.names and self.block.family == need.family
+
+
+def due(now: Snapshot, wishes: Wishes = NO_WISHES) -> Claims:
+    """`wishes`: of ADDs; what living pods need is in the snapshot."""
+    if not now.whole or now.local.key not in now.nodes:
+        return NOTHING
+    renew, conflicts = _renewed(now)
+    needs = _needs(now, wishes)
+    mine = [it for key in sorted(now.pools) for it in pools.sources_of(now, key.name)]
+    mine += [it for claim in renew if (it := _as_source(now, claim)) is not None]
+    held = [_Held(it.source.pool, it.source.block, it.free, it.pods > 0) for it in uses(now, mine)]
+    taken = _taken(now, needs, held, [it.cidr for it in renew])
+    kept = _needed(needs, (*held, *taken))
+    kept |= _spares(needs, held, kept)
+    singles = (_single(now, address) for address in sorted(wishes.fixed))
+    return Claims(
+        tuple(Claim(it.block, it.pool) for it in taken if it in kept) + tuple(it for it in singles if it is not None),
+        _given_back(now, {it.block for it in kept}, wishes),
+        renew,
+        conflicts,
+    )
+
+
+def _as_source(now: Snapshot, claim: Claim) -> Source | None:
+    """What this node can give from a block once it has it."""
+    if pools.is_single(claim.cidr) or pools.why_not(now, claim.pool) is not None:
+        return None
+    return Source(claim.cidr, claim.pool, now.pools[PodPoolKey(claim.pool)].reserved)
+
+
+def _needs(now: Snapshot, wishes: Wishes) -> list[_Need]:
+    """Of pools that pods name, then of those that all pods get of: what is free there serves both."""
+    found = []
+    for name in sorted({*asked_for(now), *wishes.pools}):
+        if pools.why_not(now, name) is None:
+            found += [_Need((name,), it, _low(now, name, it)) for it in pools.families(now, name)]
+    cidrs = uses(now, map(Source, now.node.pod_cidrs))
+    for family in pools.families(now):
+        names = tuple(it for it in pools.automatic(now) if family in pools.families(now, it))
+        if names:
+            elsewhere = sum(it.free for it in cidrs if it.source.block.family == family)
+            found.append(_Need(names, family, _low(now, names[0], family), elsewhere))
+    return found
+
+
+def _low(now: Snapshot, name: str, family: Family) -> int:
+    size = now.pools[PodPoolKey(name)].block_size(family)
+    return min(MOST, max(LEAST, (1 << family.bits - size) // 4))
+
+
+def _free(need: _Need, held: Iterable[_Held]) -> int:
+    return need.free + sum(it.free for it in held if it.serves(need))
+
+
+def _taken(now: Snapshot, needs: Iterable[_Need], held: Iterable[_Held], more: list[Prefix]) -> list[_Held]:
+    """What it takes to meet all needs beside what is there, as far as the pools have it."""
+    found: list[_Held] = []
+    for need in needs:
+        lack = need.low - _free(need, (*held, *found))
+        for name in need.names if lack > 0 else ():
+            for block, free in free_blocks(now, name, need.family, (*more, *(it.block for it in found))):
+                if lack <= 0:
+                    break
+                found.append(_Held(name, block, free))
+                lack -= free
+    return found
+
+
+def _needed(needs: Iterable[_Need], held: Iterable[_Held]) -> set[_Held]:
+    """The fewest that meet the needs, in order: of some of them that hold all these, it is the same."""
+    kept = {it for it in held if it.lived}
+    empty = sorted(it for it in held if not it.lived)
+    for need in needs:
+        lack = need.low - _free(need, kept)
+        for it in empty:
+            if lack > 0 and it.free and it not in kept and it.serves(need):
+                kept.add(it)
+                lack -= it.free
+    return kept
+
+
+def _spares(needs: list[_Need], held: Iterable[_Held], kept: set[_Held]) -> set[_Held]:
+    """One empty block each, where there is one. What all pods get of comes first, and so keeps its first block, of
+    which the node's own address is."""
+    found: set[_Held] = set()
+    empty = sorted(it for it in held if it not in kept)
+    for need in sorted(needs, key=lambda it: -len(it.names)):
+        if not any(it.serves(need) for it in found):
+            found.update([it for it in empty if it.free and it.serves(need)][:1])
+    return found
+
+
+def _given_back(now: Snapshot, kept: set[Prefix], wishes: Wishes) -> tuple[Prefix, ...]:
+    mine = now.blocks_of.get(now.local.key, ())
+    lived = {it.source.block for it in uses(now, map(Source, mine)) if it.pods}
+    wished = {Prefix(it, family_of(it).bits) for it in wishes.fixed}
+    return tuple(it for it in mine if it not in kept and it not in lived and it not in wished)
+
+
+def _single(now: Snapshot, address: Address) -> Claim | None:
+    block = Prefix(address, family_of(address).bits)
+    name = pools.pool_around(now, address)
+    if name is None or PodBlockKey(block) in now.blocks or pools.why_not_fixed(now, address) is not None:
+        return None
+    return None if address in now.ledger else Claim(block, name)
+
+
+def _renewed(now: Snapshot) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
+    """Of addresses that pods have: what the record lacks, and what it gives to others."""
+    renew: set[Claim] = set()
+    conflicts: list[str] = []
+    for address in strays(now):
+        found = block_around(now, address)
+        if found is None:
+            continue
+        claim = Claim(*found)
+        rival = _rival(now, claim.cidr)
+        if rival is None:
+            renew.add(claim)
+        else:
+            pod = now.attachments[now.ledger[address]].pod
+            text = f"{pod}: its address {show_address(address)} is in block {rival.cidr} of node"
+            conflicts.append(f"{text} {now.blocks[rival].node}: start it anew")
+    return tuple(sorted(renew)), tuple(conflicts)
+
+
+def _rival(now: Snapshot, cidr: Prefix) -> PodBlockKey | None:
+    """Which block stands in the way of another."""
+    if PodBlockKey(cidr) in now.blocks:
+        return PodBlockKey(cidr)
+    if pools.is_single(cidr):
+        return None
+    return next((it for it in sorted(now.blocks) if not pools.is_single(it.cidr) and overlap(it.cidr, cidr)), None)
