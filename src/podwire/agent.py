@@ -20,8 +20,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from grpc import aio  # type: ignore[import-untyped]
-
 from podwire import preflight, restoring, views
 from podwire.admin import server as admin
 from podwire.cni import mark
@@ -49,6 +47,7 @@ from podwire.pods import wiring
 from podwire.preflight import CannotStart
 from podwire.services import frontends
 from podwire.sources import cni_server, kernel_watch, kube_status, node_addresses
+from podwire.sources.cni_calls import CallServer
 from podwire.sources.kube_api import Api
 from podwire.sources.kube_config import KubeConfigError, read_access
 from podwire.sources.kube_credentials import Credentials
@@ -316,8 +315,8 @@ def _tell_if_failed(task: "asyncio.Task[None]") -> None:
         log.error("the deletion of links failed, and is tried again with the next one", exc_info=error)
 
 
-async def _served(server: aio.Server) -> str | None:
-    await server.wait_for_termination()
+async def _served(server: CallServer) -> str | None:
+    await server.ended()
     return None
 
 

@@ -27,6 +27,7 @@ from podwire.model.objects import AttachmentKey, Node, NodeKey, PodKey
 from podwire.model.snapshot import Local, Snapshot, Touched
 from podwire.pods.names import interface_name, pod_mac
 from podwire.sources import cni_server
+from podwire.sources.cni_calls import CallServer
 from podwire.sources.cni_spool import spooled
 from tests.unit import shims
 
@@ -83,7 +84,7 @@ class Served:
         self.controller = Fake()
         self.socket, self.spool = directory / "cni.sock", directory / "spool"
 
-    async def start(self) -> aio.Server:
+    async def start(self) -> CallServer:
         return await cni_server.serve(self.socket, self.spool, self.controller)
 
     async def call(self, body: bytes) -> tuple[int, Any]:

@@ -15,11 +15,6 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
-from grpc import (  # type: ignore[import-untyped]
-    aio,
-    method_handlers_generic_handler,
-    unary_unary_rpc_method_handler,
-)
 
 from podwire.cni import bandwidth, portmappings
 from podwire.cni.cni_pb2 import CniReply, CniRequest
@@ -46,6 +41,7 @@ from podwire.model.snapshot import Snapshot, Touched
 from podwire.pods import hostports, wiring
 from podwire.pods.names import link_of, pod_mac
 from podwire.pods.readiness import obstacle
+from podwire.sources.cni_calls import CallServer
 from podwire.sources.cni_spool import replay, spooled, sweep
 
 log = logging.getLogger(__name__)
@@ -80,27 +76,18 @@ class Cni(NamedTuple):
     """Whose ADD is under way."""
 
 
-async def serve(socket: Path, spool: Path, controller: Controller) -> aio.Server:
+async def serve(socket: Path, spool: Path, controller: Controller) -> CallServer:
     """Serves on a unix socket that only root can open. The caller holds the state directory's lock: a socket that is
     there already is a dead agent's. Raises OSError where socket or spool can't be made."""
     cni = Cni(controller, spool, asyncio.Lock(), [])
     _make_room(socket, spool)
     await _replay(cni)
 
-    async def call(body: bytes, _context: object) -> bytes:
+    async def call(body: bytes) -> bytes:
         return (await answer(cni, body)).SerializeToString()
 
-    server = aio.server(options=[("grpc.max_receive_message_length", LARGEST)])
-    handlers = {"Call": unary_unary_rpc_method_handler(call)}
-    server.add_generic_rpc_handlers((method_handlers_generic_handler("podwire.v1.Cni", handlers),))
-    before = os.umask(0o177)
-    try:
-        server.add_insecure_port(f"unix:{socket}")
-    except RuntimeError as error:
-        raise OSError(f"{socket}: {error}") from None
-    finally:
-        os.umask(before)
-    await server.start()
+    server = CallServer(call, LARGEST)
+    await server.listen(socket)
     await _replay(cni)  # what was left between the first time and now
     sweep(spool, time.time())
     return server
