@@ -99,7 +99,7 @@ def _result(event: Event, changes: dict[Any, Change], outcomes: dict[Any, Outcom
 @pytest_asyncio.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """At work, with no rest between looks."""
-    for name in ("AGAIN", "REST", "SHARE"):
+    for name in ("AGAIN", "REST", "SHARE", "PATIENCE"):
         monkeypatch.setattr(reconciler, name, 0.0)
     monkeypatch.setattr(reconciler, "RETRY_DELAYS", (0.0,))
     found = World()
@@ -157,6 +157,49 @@ async def test_a_burst_of_changes_shares_its_looks(world: World) -> None:
         world.hold(frontend(NODE_PORT), serving(A if number % 2 else B))
     await world.flows.until_quiet()
     assert (world.flows.looks, len(world.tracking.asked)) == (2, 4)
+
+
+WEB = Frontend(TO.address, Protocol.TCP, 80)
+
+
+def change(world: World, key: Frontend) -> None:
+    world.hold(key, serving(A))
+    world.hold(key, serving(B))
+
+
+def many(world: World) -> None:
+    world.flows.follow(_result(KubeStateChange(()), {it: Change(serving(A), None) for it in MANY}))
+
+
+def resync(world: World) -> None:
+    world.flows.follow(_result(Resync(ResyncReason.ON_DEMAND), {}))
+
+
+@pytest.mark.parametrize("hurry", [lambda world: change(world, TO), resync, many], ids=["UDP", "a resync", "many"])
+async def test_the_first_change_of_tcp_alone_is_looked_after_at_once_and_those_after_it_with_whatever_hurries(
+    world: World, monkeypatch: pytest.MonkeyPatch, hurry: Callable[[World], None]
+) -> None:
+    monkeypatch.setattr(reconciler, "PATIENCE", 3600.0)
+    looks, loop = asyncio.Semaphore(0), asyncio.get_running_loop()
+    world.other.meanwhile = lambda: loop.call_soon_threadsafe(looks.release)
+    change(world, WEB)
+    await looks.acquire()
+    for _ in range(3):
+        change(world, WEB)
+        await asyncio.sleep(0.01)  # far longer than a look takes: what does not come has no event
+    assert (looks.locked(), world.flows.looks) == (True, 1)
+    hurry(world)
+    await looks.acquire()
+    assert m.Query(WEB.family, Protocol.TCP, 80) in world.other.asked[1:] or hurry is resync
+
+
+async def test_changes_of_tcp_alone_are_looked_after_twice_once_their_rest_is_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler, "PATIENCE", 0.01)
+    change(world, WEB)
+    await world.flows.until_quiet()
+    assert world.flows.looks == 2
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 Invariants: a look comes after the change is in nftables, so that a flow whose entry is deleted is drawn anew; and once
 more a moment later, since a packet on its way through the old rules may have made its entry behind the first look's
-back. Many changes in a burst share a look. What is remembered is read in a thread; what is found there is judged
-again, by what nftables then holds, before it is deleted. However much changes at once, the event loop waits for a
-slice of it. A failure is told once, and tried again until it works; what
-fails in one memory is no reason not to look at the others. What an earlier agent was killed over is noted in the
-kernel: a look at everything is at that too, and a note is forgotten once its frontend has been looked at twice.
+back. Many changes in a burst share a look, the more so where all are TCP's. What is remembered is read in a thread;
+what is found there is judged again, by what nftables then holds, before it is deleted. However much changes at once,
+the event loop waits for a slice of it. A failure is told once, and tried again until it works; what fails in one memory
+is no reason not to look at the others. What an earlier agent was killed over is noted in the kernel: a look at
+everything is at that too, and a note is forgotten once its frontend has been looked at twice.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from time import thread_time
@@ -28,7 +29,7 @@ from podwire.model.network import Backend, Frontend, HostPortKey, InternalKey
 from podwire.model.snapshot import UNKNOWN, Snapshot
 from podwire.nodes.own import is_own
 from podwire.pods.hostports import answers
-from podwire.services.stale import NONE, Flow, is_inside, lost, stale, watched
+from podwire.services.stale import NONE, Flow, is_inside, is_patient, lost, stale, watched
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,9 @@ AGAIN = 0.5
 REST, SHARE = 0.5, 4.0
 """After a look: at least so many seconds, and so many times the processor's time that it took. A walk over connection
 tracking costs the machine's table, 7 ms of an empty one: among steady changes nothing else would cost as much."""
+PATIENCE = 2.0
+"""The same of looks for TCP alone, until others are due: what may be stale there is a SYN that nobody has answered,
+whose client asks again after 1, 3 and 7 seconds (RFC 6298)."""
 RETRY_DELAYS = (1.0, 5.0, 30.0)
 """Seconds after each failure in a row; the last one repeats."""
 SLICE = 500
@@ -88,21 +92,27 @@ class Notes(Protocol):
 
 
 class Work:
-    """What to look at. `former`: changed frontends, with the backends that they lost. `everything`: all others too."""
+    """What to look at. `former`: changed frontends, with the backends that they lost. `everything`: all others too.
+    `patient`: it may wait a little."""
 
     def __init__(self) -> None:
         self.former: dict[Frontend, frozenset[Backend]] = {}
-        self.everything = False
+        self.everything, self._patient = False, True
+
+    @property
+    def patient(self) -> bool:
+        return self._patient and not self.everything
 
     def __bool__(self) -> bool:
         return bool(self.former) or self.everything
 
     def add(self, frontend: Frontend, gone: frozenset[Backend]) -> None:
+        self._patient = self._patient and is_patient(frontend)
         self.former[frontend] = self.former.get(frontend, NONE) | gone if gone else self.former.get(frontend, NONE)
 
     def merge(self, other: "Work") -> None:
         """The smaller one is gone through."""
-        self.everything = self.everything or other.everything
+        self.everything, self._patient = self.everything or other.everything, self._patient and other._patient
         small, large = sorted((self.former, other.former), key=len)
         self.former = dict(large)
         for frontend, gone in small.items():
@@ -113,7 +123,7 @@ class Reconciler:
     def __init__(self, memories: Sequence[Memory], notes: Notes, controller: Controller) -> None:
         self._memories, self._notes, self._controller = memories, notes, controller
         self._fresh, self._repeated, self._waiting = Work(), Work(), Work()
-        self._wake, self._ended = asyncio.Event(), threading.Event()
+        self._wake, self._hurry, self._ended = asyncio.Event(), asyncio.Event(), threading.Event()
         self._told: deque[tuple[Step, bool]] = deque()
         """Changes of many keys that have not been gone through yet; and whether everything is looked at anyway."""
         self._second: list[Work] = []
@@ -180,6 +190,7 @@ class Reconciler:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
+                self._hurry.clear()
                 await self._take()
                 looks = bool(self._fresh or self._repeated)
                 if looks:
@@ -188,9 +199,16 @@ class Reconciler:
                 if not (self._second or self._wake.is_set()):
                     self._quiet.set()
                 if looks:
-                    await asyncio.sleep(max(REST, SHARE * self._cost))
+                    await self._rest()
         finally:
             self._ended.set()
+
+    async def _rest(self) -> None:
+        rest = max(REST, SHARE * self._cost)
+        await asyncio.sleep(rest)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE - rest):
+                await self._hurry.wait()
 
     async def _look(self) -> None:
         """One look at all that is due."""
@@ -220,7 +238,7 @@ class Reconciler:
             raise
         if failed:
             self._fresh.merge(due)
-            later(RETRY_DELAYS[min(self._failures, len(RETRY_DELAYS) - 1)], self._wake.set)
+            later(RETRY_DELAYS[min(self._failures, len(RETRY_DELAYS) - 1)], self._look_soon)
             self._failures += 1
             self._tell(deleted, failed if self._failures == 1 else None)
         else:
@@ -250,6 +268,8 @@ class Reconciler:
     def _look_soon(self) -> None:
         self._quiet.clear()
         self._wake.set()
+        if self._told or not (self._fresh.patient and self._repeated.patient):
+            self._hurry.set()
 
     async def _recall(self) -> Work:
         """What an earlier agent has noted, and may not have looked at. Raises OSError."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from podwire.model.addresses import FAMILIES, Address, Prefix, parse_prefix
 from podwire.model.network import Backend, Frontend, HostPortKey, InternalKey, Slots
-from podwire.model.objects import Value
+from podwire.model.objects import Protocol, Value
 from podwire.model.snapshot import UNKNOWN, Snapshot
 
 NONE: frozenset[Backend] = frozenset()
@@ -52,6 +52,12 @@ def lost(before: Any, after: Any) -> frozenset[Backend] | None:
     had, has = backends(before), backends(after)
     gone = had - has
     return gone if gone or (has and not had) or (seconds(after) and not seconds(before)) else None
+
+
+def is_patient(frontend: Frontend) -> bool:
+    """Whether what may be stale is only what a client waits for anyway: of TCP a SYN that nobody has answered, or whom
+    session affinity remembers for nothing."""
+    return frontend.protocol is Protocol.TCP
 
 
 def seconds(held: Any) -> int:
