@@ -110,7 +110,7 @@ class Agent:
         self.addresses, weight = NodeAddresses(), config.service_local_backend_weight
         local = Local(
             config.node_name,
-            config.mtu if config.mtu is not None else network_mtu or last_mtu,
+            config.mtu or 0,
             config.service_cidrs,
             weight,
             self.addresses.now.addresses,
@@ -123,9 +123,10 @@ class Agent:
             config.transport,
             config.vxlan_vni,
             config.vxlan_port,
-            fixed_mtu=config.mtu is not None or not network_mtu,
+            fixed_mtu=config.mtu is not None,
             network_mtu=network_mtu,
             last_mtu=last_mtu,
+            mtus=self.addresses.now.mtus,
         )
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
         self.controller.readers = readers

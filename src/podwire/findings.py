@@ -59,7 +59,7 @@ def _mtu(now: Snapshot) -> Iterator[str]:
     most = min(map(now.tunnel_mtu, now.underlays), default=now.local.mtu)
     if now.local.fixed_mtu and now.local.mtu > most > 0:
         yield (
-            f"mtu {now.local.mtu} is more than the {most} that VXLAN leaves of this node's {now.local.network_mtu}: "
+            f"mtu {now.local.mtu} is more than the {most} that VXLAN leaves of this node's {now.network_mtu()}: "
             f"larger packets to other nodes are answered by ICMP; set at most {most}, or no mtu"
         )
 

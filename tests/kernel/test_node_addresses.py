@@ -110,7 +110,7 @@ async def test_its_mask_changes(place: Place, new_first: bool) -> None:
     changes = ["address add 192.0.2.1/16 dev eth0", "address del 192.0.2.1/24 dev eth0"]
     for change in changes if new_first else reversed(changes):
         by_hand(f"ip {change}")
-    last = State(frozenset(map(parse_address, HOME)), frozenset(map(parse_prefix, ("192.0.0.0/16", "fd00:2::/64"))))
+    last = frozenset(map(parse_address, HOME)), frozenset(map(parse_prefix, ("192.0.0.0/16", "fd00:2::/64")))
     controller = place.agent.controller
     while (controller.snapshot.local.addresses, controller.snapshot.local.networks) != last:
         await controller.next_record()
@@ -134,11 +134,14 @@ def test_what_counts_as_an_address_of_the_node(node: Space) -> None:
         by_hand("ip address del 192.0.2.1/24 dev eth0")
         one = parse_address("192.0.2.1")
         narrow = parse_prefix("192.0.2.1/32")
-        assert held.states() == [State(frozenset((one,)), frozenset((narrow,)))]
+        assert held.states() == [State(frozenset((one,)), frozenset((narrow,)), frozenset(((one, 1500),)))]
         by_hand("ip address del 192.0.2.1/32 dev eth1")
         assert held.states()[-1] == State(frozenset(), frozenset())
         by_hand("ip address add 192.0.2.1/32 dev eth1")
-        assert held.anew() == [State(frozenset(each), frozenset((narrow,))) for each in ((), (one,))]
+        by_hand("ip link set eth1 mtu 1400")
+        away, back = held.anew()
+        assert away == State(frozenset(), frozenset((narrow,)))
+        assert back == State(frozenset((one,)), frozenset((narrow,)), frozenset(((one, 1400),)))
     finally:
         held.close()
 
@@ -146,6 +149,9 @@ def test_what_counts_as_an_address_of_the_node(node: Space) -> None:
 CHANGES = {
     "another mask, the new one first": ("add 192.0.2.1/16 dev eth0", "del 192.0.2.1/24 dev eth0"),
     "another mask, the old one first": ("del 192.0.2.1/24 dev eth0", "add 192.0.2.1/16 dev eth0"),
+    "another MTU": ("!link set eth0 mtu 1400",),
+    "another MTU, and away": ("!link set eth0 mtu 1400", "del 192.0.2.1/24 dev eth0"),
+    "another interface, which goes": ("add 192.0.2.1/24 dev eth1", "!link set eth1 mtu 1400", "!link del eth0"),
     "two masks": ("add 192.0.2.1/16 dev eth0",),
     "two masks, and one": ("add 192.0.2.1/16 dev eth0", "del 192.0.2.1/16 dev eth0"),
     "on another interface too": ("add 192.0.2.1/24 dev eth1",),
@@ -181,7 +187,7 @@ def test_what_is_heard_is_what_is_read(node: Space, changes: tuple[str, ...], at
     held = NodeAddresses()
     try:
         for change in changes:
-            by_hand(f"ip address {change}")
+            by_hand(f"ip {change[1:]}" if change[0] == "!" else f"ip address {change}")
             if not at_once:
                 assert_as_read(held)
         assert_as_read(held)

@@ -16,7 +16,7 @@ from podwire.controller.transaction import Transaction
 from podwire.dataplane.linux import render
 from podwire.explain.packets import explain_packet, parse_destination
 from podwire.findings import findings
-from podwire.model.addresses import IPV4, IPV6, Prefix, parse_address, parse_prefix, prefix_around
+from podwire.model.addresses import IPV4, IPV6, Address, Prefix, parse_address, parse_prefix, prefix_around
 from podwire.model.network import (
     TUNNEL_INDEX,
     AddressKey,
@@ -200,6 +200,11 @@ def test_of_two_blocks_with_one_beginning_the_first_node_s_is_reached() -> None:
 # --- room --------------------------------------------------------------------------------------
 
 
+def mtus(*held: int) -> frozenset[tuple[Address, int]]:
+    """Of the interfaces with the node's addresses, 0: it is away."""
+    return frozenset((address, mtu) for address, mtu in zip(HERE, held, strict=True) if mtu)
+
+
 @pytest.mark.parametrize(
     ("local", "others", "mtu"),
     [
@@ -213,12 +218,45 @@ def test_of_two_blocks_with_one_beginning_the_first_node_s_is_reached() -> None:
         pytest.param({"fixed_mtu": True, "mtu": 1500}, [FAR4], 1500, id="even if that is too much"),
         pytest.param({"mtu": 0, "network_mtu": 0}, [], 0, id="not known"),
         pytest.param({"last_mtu": 1450}, [], 1500, id="others have gone"),
+        pytest.param({"mtus": mtus(9000, 9000)}, [], 9000, id="its own interface has more"),
+        pytest.param({"mtus": mtus(1400, 9000)}, [NEAR4], 1400, id="of two interfaces the least"),
+        pytest.param({"mtus": mtus(9000, 1400)}, [FAR4], 1400, id="also where VXLAN has room"),
+        pytest.param({"mtus": mtus(9000, 9000)}, [FAR4], 8950, id="by VXLAN over IPv4, of its own interface"),
+        pytest.param({"mtus": mtus(0, 4000)}, [], 4000, id="one of two addresses is away"),
+        pytest.param({"mtus": mtus(0, 0), "mtu": 0}, [], 0, id="both are away, and nobody knows"),
+        pytest.param({"mtus": mtus(0, 0), "mtu": 0, "last_mtu": 1300}, [], 1300, id="both are away, and pods had one"),
+        pytest.param(
+            {"mtus": mtus(0, 0), "mtu": 1400, "fixed_mtu": True}, [], 1400, id="both are away, and one is set"
+        ),
     ],
 )
 def test_the_mtu_of_pods(local: dict[str, Any], others: list[str], mtu: int) -> None:
     blocks = ("10.1.2.0/24",)
     now = told(replace(LOCAL, **local), ((TWO, node(*blocks, it)) for it in others))
     assert now.pod_mtu == mtu
+
+
+def test_what_an_interface_had_is_remembered_while_its_address_is_away() -> None:
+    """And no longer than that: another interface may have it when it is back."""
+    now = told(replace(LOCAL, mtus=mtus(9000, 9000)), ((TWO, node("10.1.2.0/24", FAR4)),))
+    key = AttachmentKey("s", "eth0")
+    now, _ = fold(now, e.AddPod(key, PodKey("default", "a"), "/run/netns/a"))
+    for has, mtu in ((mtus(0, 0), 8950), (mtus(1400, 0), 1350), (mtus(1400, 1300), 1300), (mtus(0, 1300), 1300)):
+        before = now.pod_mtu
+        now, touched = fold(now, e.NodeAddressesChanged(frozenset(it for it, _ in has), LINK, has))
+        assert now.pod_mtu == mtu
+        assert touched is not None
+        assert mtu == before or key in touched.attachments
+
+
+def test_a_device_follows_its_own_family_s_interface() -> None:
+    """Though pods keep theirs, as where somebody has set it."""
+    fixed = replace(LOCAL, mtus=mtus(1500, 1500), mtu=1300, fixed_mtu=True)
+    now = told(fixed, ((TWO, node("10.1.2.0/24", FAR4)),))
+    now, touched = fold(now, e.NodeAddressesChanged(frozenset(HERE), LINK, mtus(1400, 1500)))
+    assert touched is not None
+    assert (touched.nodes, touched.attachments) == ({ONE}, set())
+    assert [it.mtu for it in linux(now).values() if isinstance(it, Tunnel)] == [1350]
 
 
 def test_until_all_nodes_are_known_pods_keep_the_mtu_that_they_had() -> None:

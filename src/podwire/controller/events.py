@@ -174,10 +174,12 @@ class KubeStateChange(Event, frozen=True):
 
 
 class NodeAddressesChanged(Event, frozen=True):
-    """The addresses that this node's kernel has, but for ours, and the networks in which it has them."""
+    """The addresses that this node's kernel has, but for ours, and the networks in which it has them; by address the
+    MTU of its interface in bytes, None: nobody has looked."""
 
     addresses: frozenset[Address]
     networks: frozenset[Prefix] = frozenset()
+    mtus: frozenset[tuple[Address, int]] | None = None
 
     def __str__(self) -> str:
         shown = [show_address(address) for address in sorted(self.addresses)[:_SHOWN]]

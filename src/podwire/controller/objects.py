@@ -101,9 +101,11 @@ def rehomed(before: Snapshot, now: Snapshot) -> Touched:
 def remeasured(before: Snapshot, now: Snapshot) -> tuple[Snapshot, Touched]:
     """Other nodes, or other networks of this one: what goes by VXLAN may need other room in pods' packets."""
     now = replace(now, underlays=underlays(now))
-    if now.pod_mtu == before.pod_mtu:
-        return now, NOTHING
-    return now, Touched(attachments=frozenset(now.attachments), nodes=frozenset((now.local.key,)))
+    nodes = frozenset((now.local.key,))
+    if now.pod_mtu != before.pod_mtu:
+        return now, Touched(attachments=frozenset(now.attachments), nodes=nodes)
+    tunnels = any(now.tunnel_mtu(family) != before.tunnel_mtu(family) for family in now.underlays)
+    return now, Touched(nodes=nodes) if tunnels else NOTHING
 
 
 def listed(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapshot:
@@ -236,11 +238,16 @@ def _contested(old: Snapshot, now: Snapshot, moved: set[Any]) -> frozenset[Prefi
     return pools.contested(now)
 
 
-def addressed(old: Snapshot, addresses: frozenset[Address], networks: frozenset[Prefix]) -> tuple[Snapshot, Touched]:
+def addressed(
+    old: Snapshot,
+    addresses: frozenset[Address],
+    networks: frozenset[Prefix],
+    mtus: frozenset[tuple[Address, int]] | None,
+) -> tuple[Snapshot, Touched]:
     """The node's kernel has these addresses now: routes have others as their source, Services with node ports claim
-    others."""
-    former = former_networks(old, networks)
-    now = replace(old, local=replace(old.local, addresses=addresses, networks=networks, former=former))
+    others, and pods' packets may have other sizes."""
+    former, measured = former_networks(old, networks), _measured(old, mtus)
+    now = replace(old, local=replace(old.local, addresses=addresses, networks=networks, former=former, mtus=measured))
     touched: set[ServiceKey] = set()
     for name in _concerned(now, set(), node_port_addresses(now) != node_port_addresses(old)):
         now, rivals = _claim(now, name, now.services[name], old)
@@ -252,6 +259,14 @@ def addressed(old: Snapshot, addresses: frozenset[Address], networks: frozenset[
     if networks != old.local.networks or rewired.nodes:  # who is reached by his own pods' addresses
         found = replace(found, nodes=frozenset((now.local.key,)))
     return now, replace(found, services=frozenset(touched | moved))
+
+
+def _measured(old: Snapshot, mtus: frozenset[tuple[Address, int]] | None) -> frozenset[tuple[Address, int]] | None:
+    """With what was known of InternalIPs that are away. As long as nobody knows which these are, all may be."""
+    if mtus is None:
+        return old.local.mtus
+    seen, known = {address for address, _ in mtus}, old.node.addresses
+    return mtus | {it for it in old.local.mtus or () if it[0] not in seen and (not known or it[0] in known)}
 
 
 def _crowded(

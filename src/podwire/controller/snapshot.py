@@ -78,8 +78,8 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
                     now = _hold(now, key, attachment)
             now, _ = objects.changed(now, known.items())
             return replace(now, cursors=Map(cursors)), NOTHING
-        case e.NodeAddressesChanged(addresses, networks):
-            return objects.addressed(now, addresses, networks)
+        case e.NodeAddressesChanged(addresses, networks, mtus):
+            return objects.addressed(now, addresses, networks, mtus)
         case e.RoomMade(driver):
             touched = _waiting(now, driver)
             return replace(now, waiting=now.waiting.delete(driver)) if driver in now.waiting else now, touched

@@ -13,7 +13,7 @@ from immutables import Map
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, disjoint, family_of
+from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, disjoint, family_of, show_address
 from podwire.model.homes import Home, Homes, in_range
 from podwire.model.network import Frontend
 from podwire.model.objects import (
@@ -56,8 +56,8 @@ VXLAN_OVERHEAD: dict[Family, int] = {IPV4: 50, IPV6: 70}
 
 
 class Local(Value, frozen=True):
-    """What this agent is told of its own node. `mtu` (bytes) is that of pod interfaces where nothing goes by VXLAN, 0
-    while it isn't known; `service_cidrs` are beside those of the ServiceCIDR objects (`Snapshot.service_ranges`). A
+    """What this agent is told of its own node. `mtu` (bytes) is that of pod interfaces where nobody knows better, 0:
+    nobody says; `service_cidrs` are beside those of the ServiceCIDR objects (`Snapshot.service_ranges`). A
     backend on this node gets `local_weight` times as many of this node's connections as one elsewhere. `addresses` are
     those that the node's kernel has, but for the ones of its blocks. `node_ports`: in which ranges one of these has
     node ports; None: the node's first InternalIP of each family has. `capacity`: of the data plane for Services; None:
@@ -81,9 +81,12 @@ class Local(Value, frozen=True):
     vxlan_vni: int = 28791
     vxlan_port: int = 4789
     fixed_mtu: bool = False
-    """Whether `mtu` is what somebody has set, or nothing better is known; else it is that of the node's own network."""
+    """Whether `mtu` is what somebody has set; else pods have that of the node's own network."""
     network_mtu: int = 0
-    """Bytes: of the node's own network, 0 where that isn't known."""
+    """Bytes: of the interface with the default route at the start, 0: there was none."""
+    mtus: frozenset[tuple[Address, int]] | None = None
+    """By address of the node: bytes that its interface takes; None: nobody has looked. Of its InternalIPs also while
+    they are away."""
     last_mtu: int = 0
     """What an earlier agent gave to pods, until all nodes are known; 0: nobody knows."""
     claims_blocks: bool = False
@@ -217,20 +220,42 @@ class Snapshot(Struct, frozen=True):
         own = (address for address in self.node.addresses if family_of(address) == family)
         return next((address for address in own if address in self.local.addresses), None)
 
+    def network_mtu(self, *families: Family) -> int:
+        """Of the node's own network (of these families, or of all), in bytes: the least of the interfaces with its
+        first InternalIPs, since by these it is reached; 0 while none of them has ever been seen. A node without any
+        has that of its default route."""
+        local = self.local
+        first: dict[Family, Address] = {}
+        for address in self.node.addresses:
+            first.setdefault(family_of(address), address)
+        own = {address for family, address in first.items() if not families or family in families}
+        if local.mtus is None or not own:
+            return local.network_mtu
+        return min((mtu for address, mtu in local.mtus if address in own), default=0)
+
+    @property
+    def why_no_mtu(self) -> str:
+        """Why the MTU of the node's network is not known, where it isn't."""
+        if self.local.mtus is None or not self.node.addresses:
+            return "no default route, and no mtu set"
+        own = ", ".join(map(show_address, self.node.addresses))
+        return f"no interface has the node's address {own}, and no mtu is set"
+
     @property
     def pod_mtu(self) -> int:
         """Of pod interfaces, in bytes, 0 while it isn't known: with room for VXLAN where anything goes by it."""
         local = self.local
-        if local.fixed_mtu or not local.mtu:
+        if local.fixed_mtu:
             return local.mtu
-        found = min((self.tunnel_mtu(family) for family in self.underlays), default=local.mtu)
+        own = self.network_mtu() or local.mtu or local.last_mtu
+        found = min((own, *map(self.tunnel_mtu, self.underlays))) if own else 0
         return min(found, local.last_mtu) if local.last_mtu and not self.whole else found
 
     def tunnel_mtu(self, outer: Family) -> int:
         """Of what goes by VXLAN between addresses of that family, in bytes; 0 while it isn't known. Where nobody knows
-        that of the node's network, what is set for pods is trusted."""
-        local = self.local
-        return max(0, local.network_mtu - VXLAN_OVERHEAD[outer]) if local.network_mtu else local.mtu
+        that of the node's network, what is set for pods is trusted, or what they had."""
+        own = self.network_mtu(outer)
+        return max(0, own - VXLAN_OVERHEAD[outer]) if own else self.local.mtu or self.local.last_mtu
 
     @property
     def taken(self) -> Container[Address]:

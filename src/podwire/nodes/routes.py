@@ -135,7 +135,7 @@ def _by_vxlan(now: Snapshot, here: _Here, node: Node | Home, family: Family) -> 
         return "the node and this one have no addresses of one family"
     mtu = now.tunnel_mtu(outer)
     if mtu <= 0:
-        return "the MTU of this node is not known: no default route, and no mtu set"
+        return f"the MTU of this node is not known: {now.why_no_mtu}"
     if family == IPV6 and mtu < LEAST_IPV6_MTU:
         return f"VXLAN leaves an MTU of {mtu}, and IPv6 needs {LEAST_IPV6_MTU}"
     return Way(address, vxlan=True)

@@ -10,8 +10,8 @@ from podwire.model.snapshot import Snapshot
 def granted(now: Snapshot, wish: Wish = NOTHING) -> Given | Obstacle:
     """What a new pod gets, or why its ADD is refused."""
     given = allocate(now, wish)
-    if isinstance(given, Given) and now.local.mtu == 0:
-        return Obstacle(f"the MTU of node {now.local.name} is not known: no default route, and no mtu set")
+    if isinstance(given, Given) and now.pod_mtu == 0:
+        return Obstacle(f"the MTU of node {now.local.name} is not known: {now.why_no_mtu}")
     return given
 
 

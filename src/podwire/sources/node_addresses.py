@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from podwire.controller.events import Event, NodeAddressesChanged
 from podwire.model.addresses import Address, Prefix
 
-State = tuple[frozenset[Address], frozenset[Prefix]]
-"""Addresses, and their networks."""
+State = tuple[frozenset[Address], frozenset[Prefix], frozenset[tuple[Address, int]]]
+"""Addresses, their networks, and by address the MTU of its interface in bytes."""
 
 
 class Watched(Protocol):
@@ -33,8 +33,8 @@ async def follow(submit: Callable[[Event], Awaitable[Any]], watched: Watched, ag
     loop.add_reader(watched.fileno(), told.set)
     try:
         while True:
-            for addresses, networks in states:
-                await submit(NodeAddressesChanged(addresses, networks))
+            for state in states:
+                await submit(NodeAddressesChanged(*state))
             await told.wait()
             told.clear()
             states = watched.states()

@@ -1,6 +1,6 @@
-"""The MTU that pods of this node can use: that of the interface that holds the default route.
+"""The MTU of the interface that holds the default route: that of the node's network where the node has no InternalIP.
 
-Invariants: never a guess: 0 where there is no default route, and then nothing is attached.
+Invariants: never a guess: 0 where there is no default route.
 """
 
 from struct import unpack_from

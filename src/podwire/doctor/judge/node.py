@@ -17,10 +17,11 @@ def uplink(facts: Facts) -> Iterator[Judgement]:
     route = facts.network.default_route()
     if route is not None:
         yield ok(f"{route.destination.family} default route by {route.link}")
-    elif facts.setup.mtu is None and facts.setup.config and not facts.setup.error:
+    elif facts.setup.mtu is None and facts.setup.config and not facts.setup.error and _out(facts) is None:
         yield wrong(
-            "there is no default route, and the configuration has no mtu: no pod can be attached",
-            f"mtu = 1500    # in {facts.setup.config}, or give the node a default route",
+            "there is no default route, no interface has the node's address, and the configuration has no mtu: no pod "
+            "can be attached",
+            f"mtu = 1500    # in {facts.setup.config}, or give the node its address or a default route",
         )
     else:
         yield note("there is no default route: only what the node's own networks reach can be reached")
@@ -43,7 +44,7 @@ def mtu(facts: Facts) -> Iterator[Judgement]:
     elif pods and any(it.name in TUNNELS.values() and it.mtu >= pods for it in facts.network.links):
         yield ok(f"{seen}; pods have {pods}: the rest is for VXLAN")
     elif pods and pods < link.mtu and facts.setup.mtu is None and isinstance(facts.agent, Agent):
-        yield note(f"{seen}, and pods have {pods}, that of the agent's start", "restart the agent")
+        yield note(f"{seen}, and pods have {pods}: the least of the interfaces with the node's addresses")
     else:
         yield ok(f"{seen}; pods have {pods or 'the same'}")
 
@@ -65,17 +66,15 @@ def vxlan_port(facts: Facts) -> Iterator[Judgement]:
 
 
 def _out(facts: Facts) -> LinkFact | None:
-    """The interface with the default route, else the one with an address of the node."""
-    route = facts.network.default_route()
-    if route is not None:
-        return facts.network.link(route.link)
+    """The interface with an address of the node, else the one with the default route."""
     cluster = facts.cluster
     known = cluster.nodes.get(facts.setup.node) if isinstance(cluster, Cluster) else None
     for address in known.addresses if known is not None else ():
         for held in facts.network.addresses:
             if held.address == address:
                 return facts.network.link(held.link)
-    return None
+    route = facts.network.default_route()
+    return facts.network.link(route.link) if route is not None else None
 
 
 # --- overlaps ----------------------------------------------------------------------------------
