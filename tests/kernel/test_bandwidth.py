@@ -3,6 +3,7 @@
 Invariants: of two pods only `a` has rates. A rate is told by what arrives after its burst, in a fixed number of bytes.
 """
 
+import asyncio
 import socket
 import threading
 import time
@@ -11,11 +12,13 @@ from contextlib import suppress
 import pytest
 
 from podwire.model.objects import Bandwidth, Rate
-from tests.kernel.hands import links_gone
+from tests.kernel.hands import links_gone, pods_links
 from tests.kernel.rig import Rig, Space, by_hand, in_space, sh
 
 MBIT = 1_000_000
 SLOW, FAST = Rate(20 * MBIT, 256_000), Rate(60 * MBIT, 256_000)
+PATIENCE = 20.0
+"""Seconds against hanging, never a measure."""
 A, B = ("10.1.1.2", "fd01::2"), ("10.1.1.3", "fd01::3")
 
 
@@ -112,6 +115,55 @@ async def test_a_restart_writes_nothing_others_hands_are_undone_and_a_del_leaves
     assert (await rig.delete("a")).error is None
     rig.running.linux.collect()
     assert (shaped(), await rig.drift()) == ([], [])
+
+
+HANDS = {
+    "the bucket of what comes to the pod deleted": "tc qdisc del dev {link} root",
+    "another in its place": "tc qdisc replace dev {link} root tbf rate 1gbit burst 1mb latency 10ms",
+    "its rate changed": "tc qdisc replace dev {link} root handle 7077: tbf rate 1gbit burst 1mb latency 10ms",
+    "the hook deleted": "tc qdisc del dev {link} ingress",
+    "its filter deleted": "tc filter del dev {link} ingress",
+    "one more filter": "tc filter add dev {link} ingress prio 2 u32 match u32 0 0 action mirred egress redirect dev lo",
+    "the bucket of what comes from it deleted": "tc qdisc del dev {device} root",
+    "its rate changed too": "tc qdisc replace dev {device} root handle 7077: tbf rate 1gbit burst 1mb latency 10ms",
+}
+
+
+@pytest.mark.parametrize("hand", HANDS.values(), ids=HANDS)
+async def test_what_others_do_to_buckets_is_told_by_the_kernel_and_undone(rig: Rig, hand: str) -> None:
+    """Without a verify, nor anybody who asks."""
+    await attached(rig, ingress=SLOW, egress=FAST)
+    held, controller, link = shaped(), rig.running.controller, shaped_link()
+    rig.watch()
+    by_hand(hand.format(link=link, device=link.replace("pw", "pi")))
+    async with asyncio.timeout(PATIENCE):
+        while not any(record.event.startswith("Disturbed") for record in controller.history):
+            await controller.next_record()
+    assert (shaped(), await rig.drift()) == (held, [])
+
+
+async def test_our_own_work_on_buckets_disturbs_nothing(rig: Rig) -> None:
+    await attached(rig, ingress=SLOW, egress=FAST)
+    linux, controller = rig.running.linux, rig.running.controller
+    assert (await rig.add("a", bandwidth=Bandwidth(FAST, SLOW))).error is None
+    assert (await rig.add("b", bandwidth=Bandwidth(egress=SLOW))).error is None
+    assert linux.changed(controller.snapshot.programmed["linux"]) == frozenset()
+    assert (await rig.delete("a")).error is None
+    linux.collect()
+    assert linux.changed(controller.snapshot.programmed["linux"]) == frozenset()
+
+
+async def test_another_s_bucket_on_a_pod_s_link_is_left_alone(rig: Rig) -> None:
+    """As a chained plugin makes it."""
+    assert (await rig.start()).error is None
+    assert (await rig.add("a")).error is None
+    rig.watch()
+    (link,) = pods_links()
+    by_hand(f"tc qdisc add dev {link} root handle 1: tbf rate 1gbit burst 1mb latency 10ms")
+    assert rig.running.linux.changed(rig.running.controller.snapshot.programmed["linux"]) == frozenset()
+    assert await rig.drift() == []
+    assert (await rig.resync()).error is None
+    assert f"qdisc tbf 1: dev {link} root" in sh("tc", "qdisc")
 
 
 async def test_of_a_sandbox_that_is_gone_nothing_is_left(rig: Rig) -> None:

@@ -116,6 +116,32 @@ async def test_it_is_noticed_named_and_undone(watched: Rig, hand: str, named: st
     assert ask(None, "fd01::4", 8080).startswith("c ")
 
 
+@pytest.mark.parametrize(
+    "theirs",
+    ["fd01::4/128 dev lo metric 256", "fd01::4/128 dev lo", "fd01::4/128 dev lo metric 2 proto ra"],
+    ids=["as for an address of the node", "as most are made", "as first as it can be"],
+)
+async def test_another_s_ipv6_route_to_a_pod_comes_after_ours(watched: Rig, theirs: str) -> None:
+    """The kernel takes the least metric, and has ours in the place of none."""
+    by_hand(f"ip -6 route add {theirs}")
+    assert ask(None, "fd01::4", 8080).startswith("c ")
+    assert await watched.drift() == []
+    by_hand(f"ip -6 route del {theirs}")
+    assert ask(None, "fd01::4", 8080).startswith("c ")
+
+
+async def test_routes_of_another_metric_as_older_versions_made_give_way_to_ours(rig: Rig) -> None:
+    await rig.start_with_pods("a", objects=OBJECTS)
+    clean = sorted(dump().splitlines())
+    await rig.stop()
+    for line in sh("ip", "-6", "route", "show", "proto", "177").splitlines():
+        by_hand(f"ip -6 route add {line.replace('metric 1 ', 'metric 1024 proto 177 ')}; ip -6 route del {line}")
+    assert "metric 1 " not in sh("ip", "-6", "route", "show", "proto", "177")
+    assert (await rig.start(OBJECTS)).error is None
+    assert sorted(dump().splitlines()) == clean
+    assert ask(None, "fd01::2", 8080).startswith("a ")
+
+
 async def test_who_changed_a_table_is_named(watched: Rig) -> None:
     by_hand("nft flush chain ip podwire pre")
     (record,) = await healed(watched)

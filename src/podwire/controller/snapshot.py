@@ -16,7 +16,7 @@ from podwire.controller.difference import Outcome
 from podwire.ipam import blocks
 from podwire.ipam.allocation import Obstacle, Wish
 from podwire.model.addresses import Address, Prefix, family_of
-from podwire.model.network import EgressKey, Frontend, HostPortKey, LinkKey, RouteKey, Space, listed
+from podwire.model.network import EgressKey, Frontend, HostPortKey, IngressKey, LinkKey, RouteKey, Space, listed
 from podwire.model.objects import (
     Attachment,
     AttachmentKey,
@@ -236,7 +236,7 @@ def _held_by(now: Snapshot, keys: Iterable[Any]) -> Touched:
     nodes = False
     for key in keys:
         match key:
-            case LinkKey(name) | EgressKey(name):
+            case LinkKey(name) | IngressKey(name) | EgressKey(name):
                 owners = of.get(name, set())
             case RouteKey("", destination):
                 owners = of.get(destination.first, set())

@@ -17,9 +17,10 @@ from podwire.model.network import LOOPBACK, EgressKey, Link, LinkKey, Route, Rou
 from podwire.model.snapshot import UNKNOWN
 from podwire.pods.names import shaped_by
 
-GROUPS = (1, 3, 5, 7, 8, 9, 11, 19, 24, 25)
-"""Links, neighbours, IPv4 addresses, routes and rules, IPv6 addresses, routes and rules, settings of both families
-(rtnetlink(7))."""
+GROUPS = (1, 3, 4, 5, 7, 8, 9, 11, 19, 24, 25)
+"""Links, neighbours, queueing disciplines with their filters, IPv4 addresses, routes and rules, IPv6 addresses, routes
+and rules, settings of both families (rtnetlink(7))."""
+_TRAFFIC = (shaping.NEWQDISC, shaping.DELQDISC, shaping.NEWFILTER, shaping.DELFILTER)
 _ALL = -1
 _FORWARDING = {2: SysctlKey("net/ipv4/ip_forward"), 10: SysctlKey("net/ipv6/conf/all/forwarding")}
 _CONF_INDEX, _CONF_FORWARDING, _CONF_RP_FILTER = 1, 2, 3
@@ -45,7 +46,7 @@ def disturbed(notices: Iterable[Notice], held: Held, spaces: Mapping[int, str]) 
         space = "" if notice.nsid is None else spaces.get(notice.nsid)
         if space is not None:
             last.update(_judge(space, notice, held))
-    return frozenset(key for key, wrong in last.items() if wrong)
+    return frozenset(key.key if isinstance(key, shaping.Part) else key for key, wrong in last.items() if wrong)
 
 
 def numbers(notices: Iterable[Notice], held: Held) -> dict[int, str]:
@@ -72,6 +73,9 @@ def _judge(space: str, notice: Notice, held: Held) -> Judged:
             return
         of_link = _pods_end if space else _nodes_end
         yield from of_link(space, index, None if kind == rt.DELLINK else seen, held)
+    elif kind in _TRAFFIC:
+        if not space:
+            yield from shaping.judged(notice, held)
     elif kind == rt.NEWNETCONF and not space:
         yield from _setting(body, held)
     elif kind in (rt.NEWNEIGH, rt.DELNEIGH) and body[0] == rt.BRIDGE:

@@ -51,17 +51,22 @@ def rank(key: Any) -> tuple[int, int]:
 
 
 def outlasts(key: Any) -> bool:
-    """Whether it goes only after the rest has come: a tunnel carries packets until no route leads there any more."""
+    """Whether it goes only after the rest has come: a tunnel carries packets until no route leads there any more, and
+    a route of another metric, as older versions made, until there is one in its place."""
+    if isinstance(key, RouteKey):
+        return bool(key.metric)
     return isinstance(key, TunnelKey | ForwardKey) or getattr(key, "index", 0) in TUNNEL_INDEX.values()
 
 
 def place(wanted: Any, actual: Any) -> Any:
     """A route by its gateway alone is content with whatever interface the kernel found for it; a link with the name
-    and MAC address that its pod has given it."""
+    and MAC address that its pod has given it, and with a route_localnet that another plugin of the chain needs: what
+    comes to 127.0.0.0/8 from elsewhere is dropped anyway."""
     if isinstance(wanted, Route) and wanted.index == 0 and isinstance(actual, Route):
         return actual if replace(actual, index=0) == wanted else wanted
     if isinstance(wanted, Link) and isinstance(actual, Link) and links.identity(wanted) == links.identity(actual):
-        return replace(wanted, interface=actual.interface, mac=actual.mac)
+        localnet = wanted.localnet or actual.localnet
+        return replace(wanted, interface=actual.interface, mac=actual.mac, localnet=localnet)
     return wanted
 
 

@@ -9,12 +9,12 @@ its MAC address. The forms are those of linux/pkt_sched.h, linux/pkt_cls.h and l
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from struct import pack, unpack_from
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from podwire.controller.difference import Change
 from podwire.dataplane.linux import links
 from podwire.dataplane.linux import rtnetlink as rt
-from podwire.dataplane.messages import CREATE, EXCL, REPLACE, Message, attr, attrs, nest, text, u32, walk
+from podwire.dataplane.messages import CREATE, EXCL, REPLACE, Message, Notice, attr, attrs, nest, text, u32, walk
 from podwire.model.network import EgressKey, IngressKey, Limit
 from podwire.pods.names import SHAPER_PREFIX, shaped_by, shaper_of
 from podwire.pods.wiring import NODE_MAC
@@ -22,8 +22,11 @@ from podwire.pods.wiring import NODE_MAC
 Key = IngressKey | EgressKey
 NEEDS = "sch_tbf, sch_ingress, cls_u32, act_mirred or ifb"
 """The kernel's modules."""
-NEWQDISC, DELQDISC, GETQDISC, NEWFILTER, GETFILTER = 36, 37, 38, 44, 46
-_ROOT, _INGRESS, _INGRESS_HANDLE, _TBF_HANDLE = 0xFFFF_FFFF, 0xFFFF_FFF1, 0xFFFF_0000, 0x1_0000
+NEWQDISC, DELQDISC, GETQDISC, NEWFILTER, DELFILTER, GETFILTER = 36, 37, 38, 44, 45, 46
+_ROOT, _INGRESS, _INGRESS_HANDLE, _TBF_HANDLE = 0xFFFF_FFFF, 0xFFFF_FFF1, 0xFFFF_0000, 0x7077_0000
+"""The last is the mark of our buckets: what else is at the root of a pod's link is another's, as a chained plugin's."""
+_INCOMING = (_INGRESS_HANDLE, 0xFFFF_FFF2)
+"""What a filter of what comes in may name as its parent."""
 _KIND, _OPTIONS = 1, 2
 _TBF_PARMS, _TBF_RATE64 = 1, 4
 _PARMS = "=B B H h H I 12x I I 4x"
@@ -134,16 +137,20 @@ class Buckets:
         self.hooked: set[int] = set()
         for body in bodies:
             index, _, parent = unpack_from("=iII", body, 4)
-            seen = attrs(body, 20)
-            kind = seen.get(_KIND, b"").rstrip(b"\0")
-            if kind == b"tbf" and parent == _ROOT:
-                self.roots[index] = _read_bucket(seen.get(_OPTIONS, b""))
+            bucket = _bucket_of(body)
+            if bucket is not None:
+                self.roots[index] = bucket
             elif parent == _INGRESS:
                 self.hooked.add(index)
 
 
-def _read_bucket(options: bytes) -> Bucket:
-    told = attrs(options)
+def _bucket_of(body: bytes) -> Bucket | None:
+    """None: it is none of ours."""
+    handle, parent = unpack_from("=II", body, 8)
+    seen = attrs(body, 20)
+    if seen.get(_KIND, b"").rstrip(b"\0") != b"tbf" or (handle, parent) != (_TBF_HANDLE, _ROOT):
+        return None
+    told = attrs(seen.get(_OPTIONS, b""))
     *_, rate, queue, fill = unpack_from(_PARMS, told[_TBF_PARMS])
     if _TBF_RATE64 in told:
         rate = unpack_from("=Q", told[_TBF_RATE64])[0]
@@ -164,6 +171,30 @@ def limits(living: Mapping[int, rt.Seen], buckets: Buckets, leads: Mapping[int, 
             lacks += ["bucket"] * (index not in buckets.roots) + ["up"] * (not links.is_up(seen))
             held = buckets.roots.get(index, Bucket())
             yield EgressKey(link), Limit(end, *held, through=index, mtu=mtu, lacks=tuple(lacks))
+
+
+class Part(NamedTuple):
+    """Of a limit: a change of each is told by itself."""
+
+    key: Key
+    name: str
+
+
+def judged(notice: Notice, held: Mapping[Any, Any]) -> Iterator[tuple[Part, bool]]:
+    """Which parts of limits a notice of the node's queueing disciplines or filters is of, and whether they are not as
+    they were left. `held`: what was last reported of each key."""
+    index, _, parent = unpack_from("=iII", notice.body, 4)
+    there = notice.kind in (NEWQDISC, NEWFILTER)
+    for key, it in held.items():
+        if not isinstance(it, Limit):
+            continue
+        if notice.kind in (NEWQDISC, DELQDISC):
+            if parent == _ROOT and index == (it.through or it.index):
+                yield Part(key, "bucket"), not there or _bucket_of(notice.body) != (it.rate, it.queue, it.fill)
+            elif parent == _INGRESS and it.through and index == it.index:
+                yield Part(key, "hook"), not there
+        elif it.through and index == it.index and parent in _INCOMING:
+            yield Part(key, "filter"), not there or lead([notice.body]) != it.through
 
 
 def lead(bodies: Iterable[bytes]) -> int:
