@@ -79,8 +79,8 @@ async def test_a_node_on_another_link_is_reached_by_a_device_of_ours(rig: Rig) -
     assert seen["routes"] == [
         "10.1.2.0/24 via 192.0.2.2 dev br0 proto 177 src 192.0.2.1",
         "10.1.3.0/24 via 10.1.3.0 dev podwire-vxlan proto 177 src 10.1.1.1 onlink",
-        "fd02::/64 via fd99::2 dev br0 proto 177 src fd99::1 metric 1024 pref medium",
-        f"fd03::/64 via {hop} dev podwire-vxlan proto 177 src fd01::1 metric 1024 pref medium",
+        "fd02::/64 via fd99::2 dev br0 proto 177 src fd99::1 metric 1 pref medium",
+        f"fd03::/64 via {hop} dev podwire-vxlan proto 177 src fd01::1 metric 1 pref medium",
     ]
 
 

@@ -34,8 +34,9 @@ from podwire.ipam.blocks import FIRST_INDEX
 from podwire.model.addresses import Address, Family, Prefix, family_of, show_address
 from podwire.model.network import AddressKey, Route, RouteKey, RuleKey
 
-_METRIC = {2: 0, 10: 1024}
-"""By family: the metric of a route that is made without one."""
+_FIRST, _DEFAULT = {2: 0, 10: 1}, {2: 0, 10: 1024}
+"""By family: the metric of our routes on the node, before which none comes, and in pods, where others' come beside
+them. The kernel puts its default in the place of IPv6's 0."""
 _KINDS = {2: "local", 3: "broadcast", 6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}
 _ODD = {8: "with settings of its own", 9: "several next hops", 18: "gateway of another family", 22: "encapsulated"}
 _PROTOCOLS = {
@@ -102,6 +103,11 @@ def _table(key: RouteKey) -> tuple[int, bytes]:
     return (ANY_TABLE, u32(15, key.table)) if key.table else (MAIN_TABLE, b"")
 
 
+def _metric(space: str, family: int) -> int:
+    """Of a route that names none."""
+    return (_DEFAULT if space else _FIRST)[family]
+
+
 def _route(key: RouteKey, value: Route) -> bytes:
     destination = key.destination
     family = family_of(destination.first)
@@ -117,6 +123,7 @@ def _route(key: RouteKey, value: Route) -> bytes:
         + (u32(4, value.index) if value.index else b"")
         + (attr(5, value.via) if value.via is not None else b"")
         + (attr(7, value.source) if value.source is not None else b"")
+        + (u32(6, metric) if (metric := _metric(key.space, family.number)) else b"")
     )
 
 
@@ -126,7 +133,7 @@ def _no_route(key: RouteKey) -> bytes:
     family = family_of(destination.first)
     number, table = _table(key)
     head = pack("=BBBBBBBBI", family.number, destination.length, 0, key.tos, number, PROTOCOL, NOWHERE, 0, 0) + table
-    metric = key.metric or _METRIC[family.number]
+    metric = key.metric or _metric(key.space, family.number)
     first = attr(1, destination.first) if destination.length else b""
     return head + first + (u32(6, metric) if metric else b"")
 
@@ -155,7 +162,7 @@ def route_of(space: str, body: bytes) -> tuple[RouteKey, Route] | None:
         RouteKey(
             space,
             destination,
-            0 if metric == _METRIC[family] else metric,
+            0 if metric == _metric(space, family) else metric,
             tos,
             0 if table == MAIN_TABLE else table,
         ),
