@@ -17,6 +17,7 @@ from aiohttp import web
 
 from podwire.model.objects import Object, ObjectKey
 from podwire.sources.kubernetes import translate
+from tests.unit import kube_records
 
 Thing = dict[str, Any]
 Name = tuple[str, str]
@@ -29,6 +30,8 @@ KINDS = {
     "services": ("/api/v1/services", "v1", "Service"),
     "endpointslices": ("/apis/discovery.k8s.io/v1/endpointslices", "discovery.k8s.io/v1", "EndpointSlice"),
     "servicecidrs": ("/apis/networking.k8s.io/v1/servicecidrs", "networking.k8s.io/v1", "ServiceCIDR"),
+    "podpools": (kube_records.POOLS, kube_records.VERSION, "PodPool"),
+    "podblocks": (kube_records.BLOCKS, kube_records.VERSION, "PodBlock"),
 }
 LIST_QUERY = {"limit", "continue", "labelSelector", "fieldSelector"}
 WATCH_QUERY = {
@@ -69,7 +72,7 @@ class FakeApi:
         """The only one that is accepted; None: any."""
         self.absent: set[str] = set()
         self.faults: defaultdict[tuple[str, str], deque[Fault]] = defaultdict(deque)
-        """By verb (list, page, watch, get, patch) and resource."""
+        """By verb (list, page, watch; of single objects get, post, patch, delete) and resource."""
         self.asked: list[tuple[str, str, dict[str, str]]] = []
         """Verb, resource and query of each request that was answered by no fault."""
         self.streams: list[Stream] = []
@@ -97,7 +100,8 @@ class FakeApi:
         self.version += 1
         if after is not None:
             _, version, kind = KINDS[resource]
-            metadata = {**after["metadata"], "resourceVersion": str(self.version), "uid": f"uid-{name[1]}"}
+            uid = before["metadata"]["uid"] if before else after["metadata"].get("uid", f"uid-{name[1]}-{self.version}")
+            metadata = {**after["metadata"], "resourceVersion": str(self.version), "uid": uid}
             after = {**after, "apiVersion": version, "kind": kind, "metadata": metadata}
             held[name] = after
         else:
@@ -172,6 +176,10 @@ class FakeApi:
             app.router.add_get(path, self._of(resource))
         app.router.add_get("/api/v1/nodes/{name}", self._node)
         app.router.add_patch("/api/v1/nodes/{name}/status", self._node)
+        app.router.add_post(kube_records.BLOCKS, self._single)
+        app.router.add_route("*", kube_records.BLOCKS + "/{name}", self._single)
+        app.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}", self._pod)
+        app.router.add_get("/api/v1/namespaces/{name}", self._namespace)
         app.router.add_post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", self._review)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01, handler_cancellation=True)
         await runner.setup()
@@ -201,6 +209,15 @@ class FakeApi:
     async def _node(self, request: web.Request) -> web.StreamResponse:
         return await self._answer("patch" if request.method == "PATCH" else "get", "nodes", request)
 
+    async def _single(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request.method.lower(), "podblocks", request)
+
+    async def _pod(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer("get", "pods", request)
+
+    async def _namespace(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer("get", "namespaces", request)
+
     async def _review(self, request: web.Request) -> web.StreamResponse:
         asked = (await request.json())["spec"]["resourceAttributes"]
         allowed = (asked["verb"], asked["resource"]) not in self.denied
@@ -218,6 +235,14 @@ class FakeApi:
             match verb:
                 case "watch":
                     return await self._watch(resource, request)
+                case "get" | "post" | "patch" | "delete" if resource == "podblocks":
+                    name, body = request.match_info.get("name", ""), await request.read()
+                    said = kube_records.answer(self, request.method, name, body, request.content_type)
+                    return web.json_response(said.body, status=said.status)
+                case "get" if resource != "nodes":
+                    where = request.match_info.get("namespace", ""), request.match_info["name"]
+                    found = self.objects[resource].get(where)
+                    return web.json_response(found) if found else refusal(404, f"{where[1]} not found", "NotFound")
                 case "get":
                     return web.json_response({"kind": "Node", "status": {"conditions": self.conditions}})
                 case "patch":

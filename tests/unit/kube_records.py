@@ -7,7 +7,7 @@ the real one.
 import ipaddress
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 Thing = dict[str, Any]
 POOLS, BLOCKS = "/apis/podwire.io/v1alpha1/podpools", "/apis/podwire.io/v1alpha1/podblocks"
@@ -43,6 +43,68 @@ def name_of_block(cidr: str) -> str:
     """Written anew, so that a wrong one in the source is found."""
     network = ipaddress.ip_network(cidr)
     return f"{network.network_address.exploded.replace(':', '-')}-{network.prefixlen}"
+
+
+# --- single objects ------------------------------------------------------------------------------
+
+
+class Held(Protocol):
+    """What is needed of a fake server."""
+
+    objects: dict[str, dict[tuple[str, str], Thing]]
+
+    def put(self, resource: str, thing: Thing) -> None: ...
+    def remove(self, resource: str, name: tuple[str, str]) -> None: ...
+
+
+def answer(held: Held, method: str, name: str, body: bytes, kind: str) -> Answer:
+    """Of a PodBlock; `name` is "" for a POST."""
+    try:
+        return _answer(held, method, name, body, kind)
+    except Refused as refused:
+        status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": str(refused)}
+        return Answer(refused.status, {**status, "reason": refused.reason, "code": refused.status})
+
+
+def _answer(held: Held, method: str, name: str, body: bytes, kind: str) -> Answer:
+    wanted = MERGE if method == "PATCH" else "application/json"
+    if method != "GET" and kind != wanted:
+        raise Refused(415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {kind}")
+    try:
+        given = json.loads(body) if body else {}
+    except ValueError:
+        raise Refused(400, "BadRequest", "the object provided is unrecognized") from None
+    if method == "POST":
+        return _made(held, given)
+    key, before = ("", name), held.objects["podblocks"].get(("", name))
+    if before is None:
+        raise Refused(404, "NotFound", f'podblocks.podwire.io "{name}" not found')
+    if method == "DELETE":
+        check_preconditions(before, given)
+        held.remove("podblocks", key)
+        return Answer(200, {"kind": "Status", "status": "Success", "details": {"uid": before["metadata"]["uid"]}})
+    if method == "PATCH":
+        if (version := given.get("metadata", {}).get("resourceVersion", before["metadata"]["resourceVersion"])) != (
+            before["metadata"]["resourceVersion"]
+        ):
+            raise Refused(409, "Conflict", f"the object has been modified: {version}")
+        after = merged(before, given)
+        check("podblocks", after, before)
+        check_owners(after["metadata"])
+        held.put("podblocks", after)
+    return Answer(200, held.objects["podblocks"][key])
+
+
+def _made(held: Held, given: Thing) -> Answer:
+    if (given.get("apiVersion"), given.get("kind")) != (VERSION, "PodBlock"):
+        raise Refused(400, "BadRequest", "does not match the expected kind PodBlock")
+    check("podblocks", given, None)
+    check_owners(given["metadata"])
+    key = ("", given["metadata"]["name"])
+    if key in held.objects["podblocks"]:
+        raise Refused(409, "AlreadyExists", f'podblocks.podwire.io "{key[1]}" already exists')
+    held.put("podblocks", given)
+    return Answer(201, held.objects["podblocks"][key])
 
 
 # --- what is refused -----------------------------------------------------------------------------
