@@ -16,21 +16,26 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 
 from podwire.config import Kubernetes
 from podwire.model.objects import Object, ObjectKey
 from podwire.sources.kube_config import Access, read_access
 from podwire.sources.kube_credentials import Credentials
 from podwire.sources.kubernetes import translate
-from tests.cluster.parts.places import CACHE
+from tests.cluster.parts.places import CACHE, ROOT
 from tests.cluster.pki import Authority
 from tests.kernel.process import PATIENCE, started
 from tests.unit import kube_fake as things
+from tests.unit import kube_records
 
 _PATH = os.pathsep.join([*map(str, sorted((CACHE / "programs").glob("kubernetes-*"))), os.environ["PATH"]])
 PROGRAMS = {name: shutil.which(name, path=_PATH) for name in ("etcd", "kube-apiserver", "openssl")}
 _MISSING = ", ".join(name for name, path in PROGRAMS.items() if path is None)
 needed = pytest.mark.skipif(bool(_MISSING), reason=f"missing: {_MISSING}; looked in {CACHE} and PATH")
+
+MANIFEST = ROOT / "deploy" / "podwire.yaml"
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 GUARD = 240.0
 """Seconds after which a test is given up."""
@@ -132,6 +137,11 @@ class Admin:
                 pass
             await asyncio.sleep(0.1)
 
+    async def serves(self, version: str) -> bool:
+        """Whether it has kinds of that group and version."""
+        async with self._session.get(f"{self._server}/apis/{version}", ssl=self._tls) as got:
+            return got.status == 200
+
     async def make(self, resource: str, thing: dict[str, Any]) -> Any:
         space = thing["metadata"].get("namespace")
         root, _, name = things.KINDS[resource][0].rpartition("/")
@@ -147,6 +157,8 @@ class Admin:
         """What an agent of that node should know."""
         found: dict[ObjectKey, Object] = {}
         for resource, (path, version, kind) in things.KINDS.items():
+            if version == kube_records.VERSION and not await self.serves(version):
+                continue
             selection = "&".join(f"{name}={value}" for name, value in things.selection(resource, node).items())
             listed = await self.ask("GET", f"{path}?{selection}")
             for thing in listed["items"]:
@@ -164,3 +176,19 @@ async def administered(server: ApiServer) -> AsyncIterator[Admin]:
         admin = Admin(session, access.servers[0], tls)
         await admin.ready()
         yield admin
+
+
+async def define_pools(admin: Admin) -> None:
+    """The kinds of the manifest, once the server serves them. Nothing but asking tells that."""
+    for it in yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8")):
+        if it["kind"] == "CustomResourceDefinition":
+            made = await admin.ask("POST", _DEFINITIONS, it)
+            assert made["spec"]["versions"][0]["schema"], made
+    for path in (kube_records.POOLS, kube_records.BLOCKS):
+        await admin.answers(path)
+
+
+async def undefine_pools(admin: Admin) -> None:
+    """All objects of these kinds go with them."""
+    for name in ("podpools.podwire.io", "podblocks.podwire.io"):
+        await admin.ask("DELETE", f"{_DEFINITIONS}/{name}")

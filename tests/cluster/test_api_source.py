@@ -10,11 +10,14 @@ from podwire.sources import kube_status
 from podwire.sources.kube_api import Api
 from podwire.sources.kube_credentials import Credentials
 from podwire.sources.kube_watch import Chance
-from tests.cluster.api_server import GUARD, Admin, ApiServer, administered, needed
+from tests.cluster.api_server import GUARD, Admin, ApiServer, administered, define_pools, needed, undefine_pools
 from tests.unit import kube_fake as things
+from tests.unit import kube_records as records
 from tests.unit.kube_told import Told, at_work
 
 pytestmark = needed
+
+POOLS = {"podpool/pods", "podblock/10.1.0.64/26"}
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +98,26 @@ async def test_a_server_that_is_killed_and_comes_back_costs_no_event_but_for_wha
         new = [change for change in told.changes() if change.startswith(("+service/default/", "-"))]
         assert sorted(new) == ["+service/default/after", "+service/default/before"]
         assert held.items() <= told.objects.items()
+
+
+async def test_pools_and_their_definitions_come_and_go_while_it_watches(server: ApiServer) -> None:
+    async def pause(seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.1))
+
+    async with administered(server) as admin, at_work(server.access(), Chance(pause=pause), guard=GUARD) as told:
+        assert told.objects == await admin.objects("one")
+        await define_pools(admin)
+        await admin.make("podpools", records.pool("pods", "10.1.0.0/16"))
+        await admin.make("podblocks", records.block("10.1.0.64/26", "one"))
+        await told.until(lambda: len(POOLS & set(map(str, told.objects))) == 2)
+        assert told.source.errors == ()
+        await undefine_pools(admin)
+        await told.until(lambda: not POOLS & set(map(str, told.objects)))
+        await told.source.until(lambda: told.source.errors == ())
+        await define_pools(admin)
+        await admin.make("podpools", records.pool("pods", "10.1.0.0/16"))
+        await told.until(lambda: "podpool/pods" in set(map(str, told.objects)))
+        await equal(told, admin)
 
 
 async def test_the_node_s_condition_is_set(server: ApiServer) -> None:

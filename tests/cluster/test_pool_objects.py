@@ -8,18 +8,13 @@ from typing import Any
 
 import aiohttp
 import pytest
-import yaml
 
 from podwire.sources.kube_credentials import Credentials
-from tests.cluster.api_server import GUARD, Admin, ApiServer, administered, needed
-from tests.cluster.parts.places import ROOT
+from tests.cluster.api_server import GUARD, ApiServer, administered, define_pools, needed
 from tests.unit import kube_records as records
 from tests.unit.kube_records import Answer
 
 pytestmark = needed
-
-MANIFEST = ROOT / "deploy" / "podwire.yaml"
-_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 async def _defined(server: ApiServer) -> None:
     async with administered(server) as admin:
-        await define(admin)
-
-
-async def define(admin: Admin) -> None:
-    """The kinds of the manifest, once the server serves them. Nothing but asking tells that."""
-    for it in yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8")):
-        if it["kind"] == "CustomResourceDefinition":
-            made = await admin.ask("POST", _DEFINITIONS, it)
-            assert made["spec"]["versions"][0]["schema"], made
-    for path in (records.POOLS, records.BLOCKS):
-        await admin.answers(path)
+        await define_pools(admin)
 
 
 @asynccontextmanager

@@ -461,3 +461,5 @@ def some_cluster(fake: FakeApi) -> None:
     fake.put("endpointslices", slice_("web-1", "web", "10.1.1.2", "10.1.2.2"))
     fake.put("endpointslices", slice_("stray", None, "10.1.1.9"))
     fake.put("servicecidrs", service_cidr("kubernetes", "10.96.0.0/16"))
+    fake.put("podpools", kube_records.pool("pods", "10.1.0.0/16"))
+    fake.put("podblocks", kube_records.block("10.1.0.64/26", "one", uid="uid-one"))

@@ -79,7 +79,12 @@ class Told:
     def changes(self) -> list[str]:
         """Each change as a word, in the order told, but for the signs of `in_step`."""
         changes = [change for event in self.events if isinstance(event, KubeStateChange) for change in event.changes]
-        return [word for word in (_word(*change) for change in changes) if "sign-" not in word]
+        return [word for word in (_word(*change) for change in changes) if not is_sign(word)]
+
+
+def is_sign(word: str) -> bool:
+    """Of what `in_step` puts and takes away: blocks have no names."""
+    return "sign-" in word or "/10.251." in word
 
 
 def _word(key: ObjectKey, value: Object | None) -> str:
@@ -87,12 +92,13 @@ def _word(key: ObjectKey, value: Object | None) -> str:
 
 
 @asynccontextmanager
-async def following(*servers: str, listed: bool = True) -> AsyncIterator[Told]:
-    """A source at work for node one. Pauses are noted and passed over, but for those of minutes."""
+async def following(*servers: str, listed: bool = True, patient: bool = True) -> AsyncIterator[Told]:
+    """A source at work for node one. Pauses are noted and passed over, but, where it is `patient`, for those of
+    minutes."""
 
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
-        await (asyncio.Event().wait() if seconds > 100 else asyncio.sleep(0))
+        await (asyncio.Event().wait() if patient and seconds >= 60 else asyncio.sleep(0))
 
     pauses: list[float] = []
     async with at_work(Access(servers), Chance(pause=pause, luck=lambda: 0.5), listed) as told:

@@ -30,7 +30,8 @@ from tests.unit.kube_fake import (
     slice_,
     some_cluster,
 )
-from tests.unit.kube_told import Told, following
+from tests.unit.kube_records import block, pool
+from tests.unit.kube_told import Told, following, is_sign
 
 
 async def in_step(fake: FakeApi, told: Told) -> None:
@@ -44,6 +45,8 @@ async def in_step(fake: FakeApi, told: Told) -> None:
         "services": service(sign, "10.250.0.1"),
         "endpointslices": slice_(sign, "sign"),
         "servicecidrs": service_cidr(sign, "10.250.0.0/16"),
+        "podpools": pool(sign, "10.251.0.0/16"),
+        "podblocks": block(f"10.251.{fake.version >> 8 & 255}.{fake.version & 255}/32", sign),
     }
     for resource, thing in signs.items():
         fake.put(resource, thing)
@@ -65,6 +68,8 @@ async def test_a_listing_holds_what_concerns_the_node() -> None:
             "namespace/default",
             "node/one",
             "pod/default/mine",
+            "podblock/10.1.0.64/26",
+            "podpool/pods",
             "service/default/web",
             "servicecidr/kubernetes",
             "slice/default/web-1",
@@ -72,7 +77,7 @@ async def test_a_listing_holds_what_concerns_the_node() -> None:
         assert told.source.listed
         assert told.source.errors == ()
         await fake.all_watched()
-    assert sorted(query["resourceVersion"] for verb, _, query in fake.asked if verb == "watch") == ["109"] * 6
+    assert sorted(query["resourceVersion"] for verb, _, query in fake.asked if verb == "watch") == ["111"] * 8
 
 
 async def test_a_long_list_comes_in_pages() -> None:
@@ -85,25 +90,80 @@ async def test_a_long_list_comes_in_pages() -> None:
     assert fake.most_items == 500
 
 
-async def test_a_kind_that_the_server_has_not_is_none_of_it() -> None:
+OPTIONAL = {"servicecidrs": "servicecidr/kubernetes", "podpools": "podpool/pods", "podblocks": "podblock/10.1.0.64/26"}
+"""With what `some_cluster` has of them."""
+
+
+@pytest.mark.parametrize("kind", OPTIONAL)
+async def test_a_kind_that_the_server_has_not_is_none_of_it(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     fake = FakeApi()
     some_cluster(fake)
-    fake.absent = {"servicecidrs"}
+    fake.absent = {kind}
     async with fake.served() as server, following(server) as told:
         assert told.objects == fake.translated("one")
         assert told.source.errors == ()
-        assert 300.0 in told.pauses  # asked again later: the cluster may be upgraded
+        # Asked again later: the cluster may be upgraded, definitions may be applied.
+        assert (300.0 if kind == "servicecidrs" else 60.0) in told.pauses
+    assert not caplog.records
 
 
-async def test_a_kind_that_the_server_no_longer_has_is_gone() -> None:
+@pytest.mark.parametrize("kind", OPTIONAL)
+async def test_a_kind_may_come_and_go(kind: str) -> None:
+    fake = FakeApi()
+    some_cluster(fake)
+    fake.absent = {kind}
+    async with fake.served() as server, following(server, patient=False) as told:
+        for _ in range(2):
+            fake.absent = set()
+            await told.until(lambda: told.changes()[-1:] == [f"+{OPTIONAL[kind]}"])
+            await in_step(fake, told)
+            fake.absent = {kind}
+            fake.cut(kind)
+            await told.until(lambda: told.changes()[-1:] == [f"-{OPTIONAL[kind]}"])
+        assert told.source.errors == ()
+
+
+@pytest.mark.parametrize("kind", OPTIONAL)
+async def test_a_kind_that_we_may_not_list_holds_up_nobody_and_is_told(kind: str) -> None:
+    """An agent that is newer than its ClusterRole."""
+    fake = FakeApi()
+    some_cluster(fake)
+    fake.faults["list", kind].extend([answering(403, "Forbidden")] * 20)
+    async with fake.served() as server, following(server) as told:
+        assert set(map(str, told.objects)) == set(map(str, fake.translated("one"))) - {OPTIONAL[kind]}
+        assert len(told.source.errors) == 1
+        assert f"/{kind}: 403 scripted" in told.source.errors[0]
+        await told.until(lambda: told.changes() == [f"+{OPTIONAL[kind]}"])  # since the rights were given
+        assert told.source.errors == ()
+
+
+@pytest.mark.parametrize("kind", OPTIONAL)
+async def test_what_is_known_stays_while_a_server_that_starts_anew_refuses(kind: str) -> None:
     fake = FakeApi()
     some_cluster(fake)
     async with fake.served() as server, following(server) as told:
         await fake.all_watched()
-        fake.absent = {"servicecidrs"}
-        fake.cut("servicecidrs")
-        await told.until(lambda: told.changes() == ["-servicecidr/kubernetes"])
-        assert told.source.errors == ()
+        fake.faults["watch", kind].append(answering(410, "Expired"))
+        fake.faults["list", kind].extend([answering(403, "Forbidden")] * 5)
+        fake.cut(kind)
+        await fake.until(lambda: not fake.faults["list", kind])
+        await in_step(fake, told)
+        assert told.changes() == []
+
+
+async def test_a_block_by_an_odd_name_holds_up_nobody() -> None:
+    """No definition of ours lets it in."""
+    fake = FakeApi()
+    some_cluster(fake)
+    odd = block("10.1.0.128/26", "one")
+    odd["metadata"]["name"] = "odd"
+    fake.put("podblocks", odd)
+    async with fake.served() as server, following(server) as told:
+        assert [error.partition(":")[0] for error in told.source.errors] == ["podblocks/odd"]
+        fake.put("podblocks", block("10.1.0.192/26", "one"))
+        await told.until(lambda: told.changes() == ["+podblock/10.1.0.192/26"])
+        fake.remove("podblocks", ("", "odd"))
+        await told.source.until(lambda: told.source.errors == ())
 
 
 async def test_a_kind_that_every_server_has_must_be_there() -> None:
@@ -150,7 +210,7 @@ async def test_each_change_is_told_once_and_equal_objects_not_at_all() -> None:
             "+service/default/api",
             "-service/default/web",
         ]
-        assert [word for word in told.source.heard[listed:] if "sign-" not in word] == told.changes()
+        assert [word for word in told.source.heard[listed:] if not is_sign(word)] == told.changes()
 
 
 async def test_a_pod_that_is_bound_to_the_node_comes_and_an_object_that_loses_its_label_goes() -> None:
@@ -283,7 +343,7 @@ async def test_a_cut_watch_goes_on_where_it_was(left: bytes) -> None:
             "+service/default/new",
         ]
         asked = [(verb, query.get("resourceVersion")) for verb, resource, query in fake.asked if resource == "services"]
-        assert asked == [("list", None), ("watch", "109"), ("watch", "110")]
+        assert asked == [("list", None), ("watch", "111"), ("watch", "112")]
 
 
 async def test_a_bookmark_saves_a_list() -> None:
@@ -537,8 +597,15 @@ things = st.one_of(
         st.just("servicecidrs"),
         st.builds(service_cidr, st.just("k"), st.sampled_from(("10.96.0.0/16", "10.96.0.0/15"))),
     ),
+    st.tuples(st.just("podpools"), st.builds(pool, st.just("k"), st.sampled_from(("10.1.0.0/16", "10.0.0.0/8")))),
+    st.tuples(
+        st.just("podblocks"),
+        st.builds(block, st.sampled_from(("10.1.0.0/26", "10.1.0.64/26")), st.sampled_from(("one", "two"))),
+    ),
 )
-names = st.sampled_from([("default", name) for name in "abcxyzpq"] + [("", name) for name in ("one", "two", "k")])
+names = st.sampled_from(
+    [("default", name) for name in "abcxyzpq"] + [("", name) for name in ("one", "two", "k", "10.1.0.0-26")]
+)
 resources_ = st.sampled_from(sorted(KINDS))
 STEPS = st.one_of(
     things.map(lambda drawn: ("put", *drawn)),

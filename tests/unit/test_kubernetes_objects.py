@@ -740,6 +740,25 @@ def test_pod(spec: Any, status: Any, value: Pod) -> None:
 
 
 @pytest.mark.parametrize(
+    ("phase", "asked"),
+    [("Pending", ("web", "10.1.3.4, fd00::4")), ("Running", ("web", "10.1.3.4, fd00::4")), ("Succeeded", ("", ""))],
+)
+def test_what_a_pod_asks_for_stays_as_it_stands_until_it_has_ended(phase: str, asked: tuple[str, str]) -> None:
+    """What is wrong with it is told when it is attached."""
+    annotations = {"podwire.io/pool": "web", "podwire.io/addresses": "10.1.3.4, fd00::4", "other": "x"}
+    thing = pod({"nodeName": "n"}, {"phase": phase})
+    thing["metadata"] |= {"uid": "u", "annotations": annotations}
+    assert translate(thing).value == Pod("n", uid="u", pool=asked[0], fixed=asked[1])
+
+
+def test_a_namespace_asks_for_its_pods() -> None:
+    thing = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop", "labels": {"a": "b"}}}
+    assert translate(thing).value == Namespace((("a", "b"),))
+    thing["metadata"]["annotations"] = {"podwire.io/pool": "web", "podwire.io/addresses": "10.1.3.4"}  # type: ignore[index]
+    assert translate(thing).value == Namespace((("a", "b"),), "web")
+
+
+@pytest.mark.parametrize(
     ("spec", "status", "value"),
     [
         pytest.param(None, None, Node(), id="nothing known"),

@@ -106,6 +106,15 @@ def test_block() -> None:
     assert translate(block(name, cidr="fd00:10:244::40/122")).key == PodBlockKey(parse_prefix("fd00:10:244::40/122"))
 
 
+def test_a_block_s_owner_is_the_node_that_it_goes_with() -> None:
+    metadata = {
+        "name": "10.1.0.64-26",
+        "ownerReferences": [{"kind": "ConfigMap", "uid": "x"}, {"kind": "Node", "name": "one", "uid": "u"}],
+    }
+    thing = block() | {"metadata": metadata}
+    assert translate(thing).value == PodBlock("one", "web", "u")
+
+
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     (pool(cidrs=[]), "spec.cidrs", "expected at least one address range"),
     (pool(cidrs=None), "spec.cidrs", "expected at least one address range"),

@@ -103,23 +103,34 @@ class AttachmentKey(Value, frozen=True):
 
 
 class Namespace(Value, frozen=True):
+    """`pool`: the PodPool that its pods ask for where they name none themselves, "": none."""
+
     labels: tuple[tuple[str, str], ...] = ()
+    pool: str = ""
 
 
 class Node(Value, frozen=True):
     """`pod_cidrs`: Node.spec.podCIDRs. `addresses`: its InternalIPs in the order the object gives them. `leaving`: it
-    is being deleted, or the cluster autoscaler is about to (KEP-3836)."""
+    is being deleted, or the cluster autoscaler is about to (KEP-3836). `uid`: another one where the object was made
+    anew, "" in manifests."""
 
     pod_cidrs: tuple[Prefix, ...] = ()
     addresses: tuple[Address, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     leaving: bool = False
+    uid: str = ""
 
 
 class Pod(Value, frozen=True):
+    """`uid`: of this very pod, which may have the name of an earlier one. `pool` and `fixed`: the PodPool and the
+    addresses that it asks for, as its annotations say; "": none."""
+
     node: str = ""
     addresses: tuple[Address, ...] = ()
     host_network: bool = False
+    uid: str = ""
+    pool: str = ""
+    fixed: str = ""
 
 
 class ServicePort(Value, frozen=True):
@@ -244,10 +255,12 @@ class PodPool(Value, frozen=True):
 
 
 class PodBlock(Value, frozen=True):
-    """A part of a pool that a node has; both by name. One of a single address is for a pod that asks for that."""
+    """A part of a pool that a node has; both by name. One of a single address is for a pod that asks for that. `owner`:
+    the uid of the Node with which the record goes, "" where it goes with none."""
 
     node: str
     pool: str
+    owner: str = ""
 
 
 class Rate(Value, frozen=True):

@@ -109,14 +109,27 @@ class PodStatus(Wire, frozen=True):
     pod_ips: list[PodIP] | None = field(default=None, name="podIPs")
 
 
+class PodAnnotations(Wire, frozen=True):
+    pool: str | None = field(default=None, name="podwire.io/pool")
+    addresses: str | None = field(default=None, name="podwire.io/addresses")
+
+
+class PodMeta(Wire, frozen=True):
+    name: str
+    namespace: str | None = None
+    uid: str | None = None
+    annotations: PodAnnotations | None = None
+
+
 class Pod(Wire, frozen=True):
-    metadata: NameMeta
+    metadata: PodMeta
     spec: PodSpec
     status: PodStatus | None = None
 
 
 class NodeMeta(LabelMeta, frozen=True):
     deletion_timestamp: str | None = None
+    uid: str | None = None
 
 
 class Taint(Wire, frozen=True):
@@ -144,8 +157,16 @@ class Node(Wire, frozen=True):
     status: NodeStatus | None = None
 
 
+class NamespaceAnnotations(Wire, frozen=True):
+    pool: str | None = field(default=None, name="podwire.io/pool")
+
+
+class NamespaceMeta(LabelMeta, frozen=True):
+    annotations: NamespaceAnnotations | None = None
+
+
 class Namespace(Wire, frozen=True):
-    metadata: LabelMeta
+    metadata: NamespaceMeta
 
 
 class EndpointPort(Wire, frozen=True):
@@ -235,8 +256,18 @@ class PodBlockSpec(Wire, frozen=True):
     node: str
 
 
+class OwnerReference(Wire, frozen=True):
+    kind: str | None = None
+    uid: str | None = None
+
+
+class OwnedMeta(Wire, frozen=True):
+    name: str
+    owner_references: list[OwnerReference] | None = None
+
+
 class PodBlock(Wire, frozen=True):
-    metadata: NameMeta
+    metadata: OwnedMeta
     spec: PodBlockSpec
 
 

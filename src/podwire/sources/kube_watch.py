@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from random import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 
 SLICE_BYTES = 128 << 10
 """Of JSON, between two turns of the event loop: about 3 ms."""
-ABSENT_SECONDS = 300.0
-"""How often a kind is asked for that the API server has not."""
+MOST_DENIED = 3
+"""So often in a row an API server may refuse to list a kind that it need not have, before that counts as none of it.
+One that has just started refuses what it is about to allow."""
 SILENCE_SECONDS = 30.0
 """How much longer than asked a watch may last before it is given up."""
 
@@ -108,14 +109,14 @@ class Watch:
     ) -> None:
         self.resource = resource
         self.objects: dict[ObjectKey, Object] = {}
-        self.wrong: dict[ObjectKey, str] = {}
-        """Why an object is not as the API server has it, in words."""
+        self.wrong: dict[Any, str] = {}
+        """Why an object is not as the API server has it, in words; by its name where no key can be made of that."""
         self.listed = asyncio.Event()
         self._api, self._tell, self._noted, self._chance = api, tell, noted, chance
         self._decoder = msgspec.json.Decoder(resource.form)
         self._position = Position()
         self._found: dict[ObjectKey, Object] = {}
-        self._found_wrong: dict[ObjectKey, str] = {}
+        self._found_wrong: dict[Any, str] = {}
         self._error: str | None = None  # not asked yet
         self._since = chance.now()
 
@@ -147,9 +148,11 @@ class Watch:
                 self._position = Position()
                 self._replace({}, {})
                 self._note("")
-                return ABSENT_SECONDS
+                return self.resource.absent_seconds
             failure = Failure.EXPIRED if error.expired else Failure.LOST
             text, retry_after = str(error), error.retry_after
+            if self._is_denied(error):
+                self._replace({}, {})
         except Odd as error:
             failure, text = Failure.ODD, f"{self.resource.path}: {error}: listed again"
         except Exception as error:  # a bug: the other kinds go on, and this one tries again
@@ -163,6 +166,12 @@ class Watch:
             self._note(text)
         self._position, delay = position.failed(self._position, failure, self._chance.luck(), retry_after)
         return delay
+
+    def _is_denied(self, error: ApiError) -> bool:
+        """Whether nothing is known of a kind that need not be there, since nobody has given us the right to ask: that
+        is told, and no reason to wait."""
+        often = self._position.failures + 1 >= MOST_DENIED
+        return error.status == 403 and self.resource.optional and often and not self.listed.is_set()
 
     def _note(self, error: str) -> None:
         if error != self._error:
@@ -206,7 +215,7 @@ class Watch:
         if value is not None:
             self._found[key] = held if held is not None and held == value else value
 
-    def _replace(self, found: dict[ObjectKey, Object], wrong: dict[ObjectKey, str]) -> None:
+    def _replace(self, found: dict[ObjectKey, Object], wrong: dict[Any, str]) -> None:
         """All that there is, in place of all that there was."""
         before, self.objects = self.objects, found
         if wrong != self.wrong:
@@ -273,7 +282,7 @@ class Watch:
 
     # --- objects -------------------------------------------------------------------------------
 
-    def _read(self, raw: Raw) -> tuple[ObjectKey, Object | None, str]:
+    def _read(self, raw: Raw) -> tuple[Any, Object | None, str]:
         """The last: why there is no value though there should be one, or what the value lacks. Raises Odd for what has
         no name."""
         left_out: list[Invalid] = []
@@ -292,10 +301,14 @@ class Watch:
             raise Odd(f"expected an object with metadata: {error}") from None
         return key, None, f"{key}: {wrong}" + ("; its last good form stays in force" if key in self.objects else "")
 
-    def _key(self, meta: Meta) -> ObjectKey:
+    def _key(self, meta: Meta) -> Any:
+        """The name where no key can be made of it: no object of ours has it."""
         if not meta.name:
             raise Odd("an object without metadata.name")
-        return self.resource.key(meta.namespace, meta.name)
+        try:
+            return self.resource.key(meta.namespace, meta.name)
+        except Invalid:
+            return f"{self.resource.name}/{meta.name}"
 
 
 def _more(left_out: list[Invalid]) -> str:

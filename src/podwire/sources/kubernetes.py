@@ -19,6 +19,7 @@ from podwire.model.objects import (
     NodeKey,
     Object,
     ObjectKey,
+    PodBlockKey,
     PodKey,
     PodPoolKey,
     ServiceCIDRKey,
@@ -48,6 +49,7 @@ from podwire.sources.fields import (
 )
 from podwire.sources.kube_objects import (
     KINDS,
+    POOLS,
     Endpoint,
     EndpointPort,
     EndpointSlice,
@@ -55,11 +57,13 @@ from podwire.sources.kube_objects import (
     Kind,
     LabelMeta,
     Namespace,
+    NamespaceAnnotations,
     Node,
     NodeAddress,
     NodeSpec,
     NodeStatus,
     Pod,
+    PodAnnotations,
     PodBlock,
     PodPool,
     PodStatus,
@@ -85,7 +89,7 @@ class Translated(NamedTuple):
 class Resource(NamedTuple):
     """Where the API lists and watches a kind. `key`: from namespace and name. `selection`: which of its objects count.
 
-    `optional`: an API server that has no such kind is whole without it.
+    `optional`: an API server that has no such kind is whole without it, and is asked again after `absent_seconds`.
     """
 
     name: str
@@ -94,6 +98,11 @@ class Resource(NamedTuple):
     key: Callable[[str, str], ObjectKey]
     selection: Mapping[str, str] = {}
     optional: bool = False
+    absent_seconds: float = 300.0
+
+
+_AGAIN = 60.0
+"""Seconds. Podwire's own kinds come when somebody applies their definitions, and may go again."""
 
 
 def resources(node: str) -> tuple[Resource, ...]:
@@ -113,7 +122,17 @@ def resources(node: str) -> tuple[Resource, ...]:
             lambda _, name: ServiceCIDRKey(name),
             optional=True,  # since Kubernetes 1.33
         ),
+        Resource("podpools", f"/apis/{POOLS}/podpools", PodPool, _pool_key, {}, True, _AGAIN),
+        Resource("podblocks", f"/apis/{POOLS}/podblocks", PodBlock, _block_key, {}, True, _AGAIN),
     )
+
+
+def _pool_key(_: str, name: str) -> PodPoolKey:
+    return PodPoolKey(name)
+
+
+def _block_key(_: str, name: str) -> PodBlockKey:
+    return block_key(name)
 
 
 # --- the door ----------------------------------------------------------------------------------
@@ -137,7 +156,7 @@ def translate(thing: Kind | dict[str, Any], left_out: list[Invalid] | None = Non
         case Node():
             return Translated(key_of(thing), _node(thing, left_out))
         case Namespace():
-            return Translated(key_of(thing), objects.Namespace(_labels(thing.metadata)))
+            return Translated(key_of(thing), _namespace_value(thing))
         case ServiceCIDR():
             return Translated(key_of(thing), _service_cidr(thing, left_out))
         case PodPool():
@@ -379,7 +398,15 @@ def _ordered(members: list[objects.Member]) -> tuple[objects.Member, ...]:
     return tuple(members)
 
 
-# --- Pod, Node and ServiceCIDR -----------------------------------------------------------------
+# --- Namespace, Pod, Node and ServiceCIDR ------------------------------------------------------
+
+
+def _namespace_value(thing: Namespace) -> objects.Namespace:
+    annotations = thing.metadata.annotations or NamespaceAnnotations()
+    return objects.Namespace(_labels(thing.metadata), annotations.pool or "")
+
+
+_ENDED = ("Succeeded", "Failed")
 
 
 def _pod(thing: Pod) -> objects.Pod:
@@ -387,9 +414,19 @@ def _pod(thing: Pod) -> objects.Pod:
     spec, status = thing.spec, thing.status or PodStatus()
     ips = [each.ip for each in status.pod_ips or []]
     addresses = read_either(("status.podIP", status.pod_ip), ("status.podIPs", ips), read_address, item="ip")
-    if status.phase in ("Succeeded", "Failed"):
+    if status.phase in _ENDED:
         addresses = []
-    return objects.Pod(intern(spec.node_name or ""), tuple(dict.fromkeys(addresses)), spec.host_network is True)
+    asked = thing.metadata.annotations or PodAnnotations()
+    if status.phase in _ENDED:  # and asks for nothing more
+        asked = PodAnnotations()
+    return objects.Pod(
+        intern(spec.node_name or ""),
+        tuple(dict.fromkeys(addresses)),
+        spec.host_network is True,
+        thing.metadata.uid or "",
+        asked.pool or "",
+        asked.addresses or "",  # read when it is attached: whoever asked wrongly is told there
+    )
 
 
 def _node(thing: Node, left_out: list[Invalid] | None) -> objects.Node:
@@ -400,7 +437,7 @@ def _node(thing: Node, left_out: list[Invalid] | None) -> objects.Node:
     own = tuple(dict.fromkeys(each for each in addresses if each is not None))
     doomed = any(taint.key == _TO_BE_DELETED for taint in spec.taints or [])
     leaving = doomed or thing.metadata.deletion_timestamp is not None
-    return objects.Node(tuple(ranges), own, _labels(thing.metadata), leaving)
+    return objects.Node(tuple(ranges), own, _labels(thing.metadata), leaving, thing.metadata.uid or "")
 
 
 _TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"

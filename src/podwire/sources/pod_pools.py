@@ -6,6 +6,7 @@ other name is refused.
 """
 
 from collections.abc import Sequence
+from sys import intern
 
 from podwire.model import objects
 from podwire.model.addresses import (
@@ -56,7 +57,9 @@ def read_block(thing: PodBlock) -> objects.PodBlock:
         raise Invalid(
             "metadata.name", f"expected that of spec.cidr, {block_name(cidr)}, not {shown(thing.metadata.name)}"
         )
-    return objects.PodBlock(read_name(spec.node, "spec.node"), read_name(spec.pool, "spec.pool"))
+    owners = (it.uid for it in thing.metadata.owner_references or () if it.kind == "Node" and it.uid)
+    node, pool = read_name(spec.node, "spec.node"), read_name(spec.pool, "spec.pool")
+    return objects.PodBlock(intern(node), intern(pool), intern(next(owners, "")))
 
 
 def block_key(name: str) -> PodBlockKey:
