@@ -104,7 +104,7 @@ class Agent:
             self.store = Store(config.database)
         except StoreUnusable as error:
             raise CannotStart(str(error)) from error
-        self.linux, self.nftables = Linux(self.collect_later), NFTables()
+        self.linux, self.nftables = Linux(self.collect_later), NFTables(traffic=config.service_traffic)
         self.drivers = (self.store, self.linux, self.nftables)  # the order of every transaction
         network_mtu, last_mtu = default_route_mtu(), self.store.pod_mtu()
         self.addresses, weight = NodeAddresses(), config.service_local_backend_weight
@@ -129,12 +129,14 @@ class Agent:
             mtus=self.addresses.now.mtus,
         )
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
-        self.controller.readers = readers
+        self.controller.readers = partial(readers, config.service_traffic)
         self.conntrack = Conntrack()
         self.clients = Clients(self.nftables.commit)
         self.tracer = Tracer(self.nftables.commit)
         self.counting, self.interfaces = Counting(self.nftables.commit, local.boot), InterfaceCounters()
-        self.statistics = Collector(self.controller, self.counting, self.interfaces, Kept(config.counts))
+        self.statistics = Collector(
+            self.controller, self.counting, self.interfaces, Kept(config.counts), config.service_traffic
+        )
         self.flows = Reconciler((self.conntrack, self.clients), self.nftables.departed, self.controller)
         self.manifests = Manifests(config.manifests) if config.manifests is not None else None
         self.kubernetes = KubernetesObjects(self.api, config.node_name) if self.api is not None else None
@@ -328,12 +330,12 @@ def _reason(error: OSError) -> str:
 
 
 @contextmanager
-def readers() -> Iterator[tuple[Linux, NFTables]]:
-    """Drivers to read with in another thread."""
+def readers(traffic: bool = False) -> Iterator[tuple[Linux, NFTables]]:
+    """Drivers to read with in another thread. `traffic`: as of the configuration's `service_traffic`."""
     with ExitStack() as opened:
         linux = Linux(listens=False)
         opened.callback(linux.close)
-        nftables = NFTables(listens=False)
+        nftables = NFTables(listens=False, traffic=traffic)
         opened.callback(nftables.close)
         yield linux, nftables
 
@@ -356,7 +358,9 @@ def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
         tasks.keep(f"the watch of {driver.name}", partial(kernel_watch.follow, agent.controller, driver))
     if agent.config.verify_seconds:
         seconds = float(agent.config.verify_seconds)
-        tasks.keep("the periodic verify", partial(kernel_watch.verify, agent.controller, seconds, readers))
+        tasks.keep(
+            "the periodic verify", partial(kernel_watch.verify, agent.controller, seconds, agent.controller.readers)
+        )
     tasks.keep("the watch of the node's addresses", partial(node_addresses.follow, submit, agent.addresses))
     tasks.keep("the mark for the CNI plugin", lambda _: agent.leave_mark())
     tasks.keep("the watch over stale flows", lambda _: agent.flows.run())

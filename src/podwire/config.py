@@ -75,6 +75,8 @@ class Config(Struct, frozen=True):
     """Whether what pods send out of the cluster bears the node's address."""
     non_masquerade_cidrs: tuple[Prefix, ...] = ()
     """Destinations outside of the cluster that see the pods' own addresses."""
+    service_traffic: bool = False
+    """Whether packets and bytes of Services are counted, too, not their connections alone: every packet pays for it."""
     transport: Transport = Transport.AUTO
     """How packets come to other nodes' pods."""
     vxlan_vni: int = 28791
@@ -149,6 +151,7 @@ _KEYS: _Keys = {
     ),
     "healthz_listen": (str, 'an IP address and a port, such as "0.0.0.0:10256" for all addresses of both families'),
     "masquerade": (bool, "true or false"),
+    "service_traffic": (bool, "true or false"),
     "non_masquerade_cidrs": (tuple[str, ...], 'a list of address ranges, such as ["192.0.2.0/24", "2001:db8::/64"]'),
     "transport": (
         Transport,

@@ -1,5 +1,5 @@
-"""What counting costs a packet: a question and its answer over one TCP connection through a cluster IP, with the rules
-that count and without.
+"""What counting costs a packet: a question and its answer over one TCP connection through a cluster IP, with
+`service_traffic`, and with nothing counted at all.
 
     python -m tests.bench.counting [ROUNDS]
 
@@ -29,7 +29,7 @@ async def node(make: MakeSpace, directory: Path, *, counts: bool) -> tuple[Rig, 
     space = make("node")
     with entered(space):
         rig = Rig(directory, make)
-        assert (await rig.start(service("web", 10, ("10.1.1.3",)))).error is None
+        assert (await rig.start(service("web", 10, ("10.1.1.3",)), service_traffic=True)).error is None
         for pod in "ab":
             assert (await rig.add(pod)).error is None
         for chain, leads in {} if counts else LEADING.items():

@@ -274,9 +274,10 @@ class Rig:
         objects: Mapping[ObjectKey, Object] | None = None,
         local_weight: int = 1,
         node_ports: tuple[Prefix, ...] | None = None,
+        **settings: Any,
     ) -> None:
-        """Pods in this order get .2, .3 … and ::2, ::3 …; all of them answer."""
-        assert (await self.start(objects, local_weight=local_weight, node_ports=node_ports)).error is None
+        """Pods in this order get .2, .3 … and ::2, ::3 …; all of them answer. `settings`: of the configuration."""
+        assert (await self.start(objects, local_weight=local_weight, node_ports=node_ports, **settings)).error is None
         for pod in pods:
             assert (await self.add(pod)).error is None
             respond(self.space(pod), pod)

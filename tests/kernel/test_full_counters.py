@@ -29,7 +29,7 @@ async def at_work(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
 
     monkeypatch.setattr(layout, "_counters", smaller)
     connect(rig)
-    await rig.start_with_pods("a", "b", objects=objects())
+    await rig.start_with_pods("a", "b", objects=objects(), service_traffic=True)
     return rig
 
 

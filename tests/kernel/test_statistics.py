@@ -10,6 +10,7 @@ from podwire.model.addresses import parse_address
 from podwire.model.network import Frontend
 from podwire.model.objects import AttachmentKey, Object, ObjectKey, Protocol, Service, ServiceKey, SliceKey
 from podwire.pods.names import interface_name
+from podwire.statistics import views
 from podwire.statistics.counted import told
 from podwire.statistics.totals import Counts
 from tests.kernel.outside import NODES, connect
@@ -70,7 +71,7 @@ async def at_work(rig: Rig) -> Rig:
     """Pods `a` (10.1.1.2), the client, and `b` (10.1.1.3), the backend; a client outside is `world`."""
     outside = connect(rig)
     rig.pods["world"] = outside.client
-    await rig.start_with_pods("a", "b", objects=objects())
+    await rig.start_with_pods("a", "b", objects=objects(), service_traffic=True)
     assert await rig.drift() == []
     assert await counts(rig) == {}
     return rig
@@ -123,7 +124,7 @@ async def test_a_restart_counts_on_and_writes_nothing(at_work: Rig) -> None:
     generation = at_work.running.nftables.generation()
     await at_work.stop()
     datagrams(at_work.pods["a"], "10.96.0.11", 53, 1, 33)
-    assert (await at_work.start(objects())).error is None
+    assert (await at_work.start(objects(), service_traffic=True)).error is None
     assert at_work.writes() == {"store": 0, "linux": 0, "nftables": 0}
     assert await counts(at_work) == {dns: datagram(2)}
     assert await at_work.drift() == []
@@ -144,11 +145,11 @@ async def test_what_was_carried_over_outlives_a_restart(at_work: Rig) -> None:
     assert (await sums(at_work))[DNS] == before
     written = (at_work.directory / "counts").stat()
     await at_work.stop()
-    assert (await at_work.start(objects())).error is None
+    assert (await at_work.start(objects(), service_traffic=True)).error is None
     assert (await sums(at_work))[DNS] == before
     assert (at_work.directory / "counts").stat() == written
     await at_work.stop()
-    assert (await at_work.start(changed)).error is None
+    assert (await at_work.start(changed, service_traffic=True)).error is None
     assert (await sums(at_work))[DNS] == before
     assert told((await at_work.running.statistics.read_services()).whole) == before
 
@@ -161,7 +162,7 @@ async def test_tables_that_went_while_no_agent_ran_begin_at_zero(at_work: Rig, w
     assert (await sums(at_work))[DNS][0] == len(PLACES)
     await at_work.stop()
     by_hand(f"nft {what}")
-    assert (await at_work.start(objects())).error is None
+    assert (await at_work.start(objects(), service_traffic=True)).error is None
     assert not any((await sums(at_work)).get(DNS, ()))
     datagrams(at_work.pods["a"], "10.96.0.11", 53, 1, 33)
     assert (await sums(at_work))[DNS] == datagram(1)
@@ -258,3 +259,48 @@ async def test_pods_are_counted_at_their_interface(at_work: Rig) -> None:
 async def test_a_pod_that_goes_ends_its_series(at_work: Rig) -> None:
     assert (await at_work.delete("a")).error is None
     assert AttachmentKey("sandbox-a", "eth0") not in await at_work.running.statistics.read_pods()
+
+
+@pytest.mark.parametrize("client", ["a", "world", None], ids=["from a pod", "from outside", "from the node"])
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+async def test_without_packets_connections_are_counted_all_the_same(
+    rig: Rig, place: tuple[str, int, str, int], client: str | None
+) -> None:
+    rig.pods["world"] = connect(rig).client
+    await rig.start_with_pods("a", "b", objects=objects())
+    assert await counts(rig) == {}
+    space = rig.pods[client] if client else None
+    assert all(ask(space, place[0], place[1]).startswith("b ") for _ in range(3))
+    assert datagrams(space, place[2], place[3], count=7, size=33)
+    web, dns = frontend(place[0], place[1], TCP), frontend(place[2], place[3], UDP)
+    assert {it: told_[0] for it, told_ in (await counts(rig)).items()} == {web: 3, dns: 1}
+    totals, now = await rig.running.statistics.read_services(), rig.running.controller.snapshot
+    seen = views.service(now, DNS, totals, totals.of_owners(), rig.running.statistics.traffic)
+    assert (seen.connections, seen.traffic) == (1, None)
+    assert await rig.drift() == []
+
+
+async def test_counting_packets_is_switched_by_a_restart_and_no_connection_or_count_is_lost(rig: Rig) -> None:
+    await rig.start_with_pods("a", "b", objects=objects())
+    assert await counts(rig) == {}
+    dns = frontend("10.96.0.11", 53, UDP)
+    with in_space(rig.pods["a"], socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.settimeout(3)
+        client.connect(("10.96.0.11", 53))
+
+        def answered() -> int:
+            client.send(bytes(33))
+            return len(client.recv(100))
+
+        assert answered()
+        await counts(rig)  # whose it is is known from here on
+        # Of each round one datagram passes by the rules as they were, one by the new ones. The first of all counts as
+        # the connection's.
+        for traffic, datagrams_counted in ((True, 1), (False, 2), (True, 3)):
+            await rig.stop()
+            assert answered()
+            assert (await rig.start(objects(), service_traffic=traffic)).error is None
+            assert answered()
+            connections, to, _, back, _ = (await counts(rig))[dns]
+            assert (connections, to, back) == (1, 1 + datagrams_counted, datagrams_counted)
+            assert await rig.drift() == []

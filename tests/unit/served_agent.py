@@ -169,6 +169,7 @@ class FakeStatistics:
         }
         self.attachments: dict[AttachmentKey, Counts] = {FRONT: (9, 1_000, 7, 800)}
         self.error: OSError | None = None
+        self.traffic = True
 
     async def services(self) -> ServiceTotals:
         if self.error is not None:

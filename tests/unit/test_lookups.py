@@ -16,15 +16,20 @@ ALL, CLUSTER = "all", "cluster"
 
 
 class Connection:
-    """`missed`: which of the lookups that should find something finds nothing."""
+    """`two`: the frontend has another list for clients in the cluster.
 
-    def __init__(self, family: Family, size: int, inside: bool, affinity: bool, missed: int, chance: Random) -> None:
+    `missed`: which of the lookups that should find something finds nothing."""
+
+    def __init__(
+        self, family: Family, size: int, two: bool, inside: bool, affinity: bool, missed: int, chance: Random
+    ) -> None:
         self.rules, self.family, self.inside = rules_of(family), family, inside
         self.missed, self.chance, self.hits = missed, chance, 0
         filled = size // 2 + 1  # as few as the class is for
         self.maps: dict[str, dict[int, str]] = {
-            "svc": {0: "affine60" if affinity else f"c{size}"},
-            "svc_internal": {0: "affinein60" if affinity else f"i{size}"},
+            "svc": {} if two else {0: "affine60" if affinity else f"c{size}"},
+            "svc_outside": {0: "affine60" if affinity else f"c{size}"} if two else {},
+            "svc_internal": {0: "affinein60" if affinity else f"i{size}"} if two else {},
             "drawn": {0: f"c{size}"},
             "drawn_internal": {0: f"i{size}"},
             "eps": dict.fromkeys(range(filled), ALL) | dict.fromkeys(range(INTERNAL, INTERNAL + filled), CLUSTER),
@@ -60,18 +65,21 @@ class Connection:
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 @pytest.mark.parametrize("affinity", [False, True], ids=["drawn", "remembered by nobody"])
 @pytest.mark.parametrize(
-    ("chain", "inside", "expected"),
+    ("chain", "two", "inside", "expected"),
     [
-        pytest.param("pre", False, ALL, id="from outside"),
-        pytest.param("pre", True, CLUSTER, id="from a pod"),
-        pytest.param("out", True, CLUSTER, id="from the node"),
+        pytest.param("pre", True, False, ALL, id="from outside"),
+        pytest.param("pre", True, True, CLUSTER, id="from a pod"),
+        pytest.param("out", True, True, CLUSTER, id="from the node"),
+        pytest.param("pre", False, False, ALL, id="from outside, of one list"),
+        pytest.param("pre", False, True, ALL, id="from a pod, of one list"),
+        pytest.param("out", False, True, ALL, id="from the node, of one list"),
     ],
 )
 def test_a_connection_is_led_to_its_list_whatever_one_lookup_misses(
-    family: Family, affinity: bool, chain: str, inside: bool, expected: str
+    family: Family, affinity: bool, chain: str, two: bool, inside: bool, expected: str
 ) -> None:
     for size in CLASSES:
         for missed in range(5):  # 0: none; on the way there are at most three, and one again
             for seed in range(4):
-                it = Connection(family, size, inside, affinity, missed, Random(seed))
+                it = Connection(family, size, two, inside, affinity, missed, Random(seed))
                 assert it.follow(chain) == expected, f"class {size}, lookup {missed}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from podwire.controller.difference import Change
 from podwire.dataplane.messages import attr, attrs, nest, text
@@ -35,14 +36,15 @@ from podwire.model.objects import Protocol
 
 backends = st.builds(lambda n: Backend(Address(n.to_bytes(4, "big")), 80), st.integers(1, 40))
 wanted = st.builds(
-    lambda some, heavy, weight, dropped, affinity: Serving(
-        some, dropped and not some, affinity, some & heavy, weight if some & heavy else 1
+    lambda some, heavy, weight, dropped, affinity, outside: Serving(
+        some, dropped and not some, affinity, some & heavy, weight if some & heavy else 1, outside
     ),
     st.frozensets(backends, max_size=20),
     st.frozensets(backends, max_size=5),
     st.integers(1, 5),
     st.booleans(),
     st.sampled_from((0, 60, 10800)),
+    st.booleans(),
 )
 broken = st.builds(
     Slots,
@@ -53,6 +55,7 @@ broken = st.builds(
     st.sampled_from((0, 60)),
     st.none() | st.sampled_from((-1, 1, 4)),
     st.frozensets(backends, max_size=4),
+    st.booleans(),
 )
 FRONTENDS = {
     IPV4: Frontend(parse_address("10.96.0.1"), Protocol.TCP, 80),
@@ -74,6 +77,7 @@ def right(it: Slots, want: Serving) -> bool:
         and it.affinity == want.affinity
         and (it.verdict if want.affinity else it.drawn) is None
         and it.keeps == (want.backends if want.affinity else frozenset())
+        and it.outside == want.outside
     )
 
 
@@ -146,7 +150,8 @@ class Maps:
 def test_elements_of_a_change_are_read_back(first: Serving, second: Serving, family: Family, internal: bool) -> None:
     if family == IPV6:
         first, second = map(as_ipv6, (first, second))
-    if internal:  # a list for the cluster is never empty
+    if internal:  # a list for the cluster is never empty, and nobody's outside
+        first, second = (replace(some, outside=False) for some in (first, second))
         first, second = (some if some.backends else as_ipv6(ONE) if family == IPV6 else ONE for some in (first, second))
     frontend = InternalKey(FRONTENDS[family]) if internal else FRONTENDS[family]
     one = slots.slots(first, None)
@@ -167,7 +172,7 @@ def as_ipv6(it: Serving) -> Serving:
     backends, heavy = (
         frozenset(Backend(Address(bytes(12) + b.address), b.port) for b in some) for some in (it.backends, it.heavy)
     )
-    return Serving(backends, it.dropped, it.affinity, heavy, it.weight)
+    return Serving(backends, it.dropped, it.affinity, heavy, it.weight, it.outside)
 
 
 def test_a_list_for_the_cluster_stands_beside_the_frontends_own() -> None:
@@ -179,6 +184,21 @@ def test_a_list_for_the_cluster_stands_beside_the_frontends_own() -> None:
     assert maps.read(IPV4) == held
     maps.apply(r.render(name, Change(held[name], slots.slots(ONE, None))))
     assert maps.read(IPV4) == held | {name: slots.slots(ONE, None)}
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_verdict_in_both_maps_is_seen_and_comes_right(outside: bool) -> None:
+    """By hands: whoever asks for a frontend with two lists must not find another before them."""
+    name, maps = FRONTENDS[IPV4], Maps()
+    for some in (ONE, replace(ONE, outside=True)):
+        placed = slots.slots(some, None)
+        maps.apply([it for it in r.render(name, Change(None, placed)) if b"svc" in it.body])
+    maps.apply([it for it in r.render(name, Change(None, slots.slots(ONE, None))) if b"eps" in it.body])
+    found, want = maps.read(IPV4), slots.slots(replace(ONE, outside=outside), None)
+    assert found != {name: want}
+    for key, value in sorted(found.items(), key=lambda item: isinstance(item[0], Frontend)):
+        maps.apply(r.render(key, Change(value, want if key == name else None)))
+    assert maps.read(IPV4) == {name: want}
 
 
 def test_a_change_of_many_backends_fits_its_messages() -> None:

@@ -49,7 +49,7 @@ def services(
     name
         NAMESPACE/NAME: this one only, with all its backends.
     stats
-        Connections, packets and bytes that this node saw; of one Service by frontend.
+        Connections that this node saw, and packets and bytes where service_traffic is set; of one Service by frontend.
     """
     path, full = "/services" if name is None else f"/services/{_object_path(name)}", name is not None
     if stats:

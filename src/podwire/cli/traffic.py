@@ -15,11 +15,12 @@ _TRAFFIC = ("RECEIVED", "PACKETS", "SENT", "PACKETS")
 
 
 def services(seen: ServiceStatisticsList, *, full: bool) -> RenderableType:
-    """`full`: each frontend, too."""
+    """`full`: each frontend, too. Where packets are not counted there are no columns for them."""
     if not seen.services:
         return "no Services"
     names = ("NAMESPACE", "NAME", *(("FRONTEND",) if full else ()))
-    table = _numbers(*names, numbers=("CONNECTIONS", *_TRAFFIC))
+    counted = any(it.traffic is not None for it in seen.services)
+    table = _numbers(*names, numbers=("CONNECTIONS", *(_TRAFFIC if counted else ())))
     for it in seen.services:
         table.add_row(it.namespace, it.name, *(("all",) if full else ()), str(it.connections), *_cells(it.traffic))
         for frontend in it.frontends if full else ():
@@ -43,7 +44,9 @@ def _numbers(*names: str, numbers: tuple[str, ...]) -> Table:
     return table
 
 
-def _cells(it: Traffic) -> tuple[str, ...]:
+def _cells(it: Traffic | None) -> tuple[str, ...]:
+    if it is None:
+        return ()
     return decimal(it.received_bytes), str(it.received_packets), decimal(it.sent_bytes), str(it.sent_packets)
 
 

@@ -276,6 +276,7 @@ class Serving(Value, frozen=True):
 
     Without backends it is refused; `dropped`: it is passed over in silence, since others answer for it elsewhere.
     Those in `heavy` count `weight` times. `affinity`: a client keeps its backend for that many seconds, 0: not at all.
+    `outside`: it is not for clients in the cluster, who have another list (`InternalKey`).
     """
 
     backends: frozenset[Backend] = frozenset()
@@ -283,6 +284,7 @@ class Serving(Value, frozen=True):
     affinity: int = 0
     heavy: frozenset[Backend] = frozenset()
     weight: int = 1
+    outside: bool = False
 
 
 MOST_LISTED = 16
@@ -307,7 +309,7 @@ class Slots(NamedTuple):
     clients are remembered for `affinity` seconds it has none, and whom nobody remembers goes to the class `drawn`;
     those in `keeps` keep the clients that are remembered with them: where it is right, all backends. Right is: as many
     slots as the class, the lower half of them full; or no class and no slots, and it stands either among the `refused`
-    or among the `dropped`.
+    or among the `dropped`. `outside`: its class is not for clients in the cluster.
     """
 
     verdict: int | None
@@ -317,6 +319,7 @@ class Slots(NamedTuple):
     affinity: int = 0
     drawn: int | None = None
     keeps: frozenset[Backend] = frozenset()
+    outside: bool = False
 
     @property
     def kind(self) -> str:
@@ -326,7 +329,7 @@ class Slots(NamedTuple):
         marks += [names.get(self.drawn, f"class {self.drawn} for the unknown")]
         odd = self.keeps.symmetric_difference(it for it in self.backends if it is not None and self.affinity > 0)
         marks += ["clients kept by others than answer"] * bool(odd)
-        marks += ["refused"] * self.refused + ["dropped"] * self.dropped
+        marks += ["refused"] * self.refused + ["dropped"] * self.dropped + ["for the outside"] * self.outside
         return " and ".join(mark for mark in marks if mark) or "no verdict"
 
     def __str__(self) -> str:

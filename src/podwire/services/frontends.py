@@ -128,8 +128,9 @@ def serving(now: Snapshot, key: ServiceKey) -> dict[Frontend | InternalKey, Serv
             pool = known.get((port.name, port.protocol, len(frontend.address)), NOBODY)
             local = is_local(service, kind)
             found.pop(InternalKey(frontend), None)  # of two ports with one frontend the later has it
-            found[frontend] = _served(now, service, pool, local)
-            if local and kind is not Kind.CLUSTER_IP and pool.cluster:
+            two = bool(local and kind is not Kind.CLUSTER_IP and pool.cluster)
+            found[frontend] = _served(now, service, pool, local, outside=two)
+            if two:
                 found[InternalKey(frontend)] = _served(now, service, pool, local=False)
     return found
 
@@ -139,10 +140,11 @@ def is_local(service: Service, kind: Kind) -> bool:
     return service.internal_local if kind is Kind.CLUSTER_IP else service.external_local
 
 
-def _served(now: Snapshot, service: Service, pool: Pool, local: bool) -> Serving:
+def _served(now: Snapshot, service: Service, pool: Pool, local: bool, outside: bool = False) -> Serving:
     backends, weight = pool.local if local else pool.cluster, now.local.local_weight
     heavy = pool.local & backends if weight > 1 and not local else NO_BACKENDS
-    return Serving(backends, local and pool.known and not backends, service.affinity, heavy, weight if heavy else 1)
+    dropped = local and pool.known and not backends
+    return Serving(backends, dropped, service.affinity, heavy, weight if heavy else 1, outside)
 
 
 NO_ADDRESSES: frozenset[Address] = frozenset()

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 class Statistics(Protocol):
     """As `podwire.statistics.collector.Collector`. Both raise OSError where the kernel can't be read."""
 
+    @property
+    def traffic(self) -> bool: ...
     async def services(self) -> ServiceTotals: ...
     async def pods(self) -> PodCounts: ...
 
@@ -46,7 +48,9 @@ def routes(statistics: Statistics, now: Now) -> list[web.RouteDef]:
             totals = await statistics.services()
         sums, seen = await asyncio.to_thread(totals.of_owners), now()
         return await replies.stream(
-            request, "services", (views.service(seen, key, totals, sums) for key in service_keys(seen))
+            request,
+            "services",
+            (views.service(seen, key, totals, sums, statistics.traffic) for key in service_keys(seen)),
         )
 
     async def service(request: web.Request) -> web.Response:
@@ -55,7 +59,7 @@ def routes(statistics: Statistics, now: Now) -> list[web.RouteDef]:
             totals = await statistics.services()
         sums, seen = await asyncio.to_thread(totals.of_owners), now()
         key = replies.service_asked(request, seen)
-        told = views.service(seen, key, totals, sums)
+        told = views.service(seen, key, totals, sums, statistics.traffic)
         return replies.json(views.ServiceStatisticsList((told,)))
 
     async def pods(request: web.Request) -> web.StreamResponse:
@@ -83,7 +87,7 @@ def for_monitors(statistics: Statistics, now: Now) -> dict[str, Answer]:
         def told() -> web.Response:
             sums = totals.of_owners()
             mine = ((key, sums[key]) for key in service_keys(seen) if key in sums)
-            return replies.exposition(request, families.services(mine))
+            return replies.exposition(request, families.services(mine, statistics.traffic))
 
         async with one_by_one:
             making = asyncio.ensure_future(asyncio.to_thread(told))
@@ -105,7 +109,7 @@ def for_monitors(statistics: Statistics, now: Now) -> dict[str, Answer]:
 async def of_node(statistics: Statistics) -> Iterable[Metric]:
     """The node's sums; nothing where the kernel can't be read: all other metrics are told in any case."""
     try:
-        return families.node(await statistics.services())
+        return families.node(await statistics.services(), statistics.traffic)
     except OSError as error:
         log.warning("statistics can't be read: %s", error)
         return ()

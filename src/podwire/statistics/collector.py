@@ -92,7 +92,16 @@ def _seen(task: asyncio.Task[Any]) -> None:
 
 
 class Collector:
-    def __init__(self, controller: Controller, frontends: Frontends, interfaces: Interfaces, memory: Memory) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        frontends: Frontends,
+        interfaces: Interfaces,
+        memory: Memory,
+        traffic: bool = True,
+    ) -> None:
+        """`traffic`: whether the kernel counts packets of Services, not their connections alone."""
+        self.traffic = traffic
         self._controller, self._frontends, self._interfaces = controller, frontends, interfaces
         self._memory = memory
         self._of_services: ServiceTotals | None = None

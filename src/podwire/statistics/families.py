@@ -1,7 +1,8 @@
 """Statistics in Prometheus' form. Pure.
 
-Invariants: the node's sums are a fixed number of series. What is told of each Service or pod has a path of its own, and
-only of those that had traffic on this node; their labels are names that Kubernetes gives once at a time, and a pod's
+Invariants: the node's sums are a fixed number of series; where packets of Services are not counted no series says that
+there were none. What is told of each Service or pod has a path of its own, and only of those that had traffic on this
+node; their labels are names that Kubernetes gives once at a time, and a pod's
 link, since two sandboxes of a name may live at once.
 """
 
@@ -30,16 +31,20 @@ _POD = (
 )
 
 
-def node(totals: Totals[Frontend, ServiceKey]) -> Iterator[Metric]:
-    """Of all Services together, those that are gone too."""
-    for (name, words), count in zip(_SERVICE, told(totals.whole), strict=True):
+def node(totals: Totals[Frontend, ServiceKey], traffic: bool) -> Iterator[Metric]:
+    """Of all Services together, those that are gone too. `traffic`: whether packets are counted, too."""
+    for (name, words), count in zip(_told_of(traffic), told(totals.whole), strict=False):
         yield CounterMetricFamily(f"podwire_services_{name}", words.format(" of all Services"), value=count)
 
 
-def services(sums: Iterable[tuple[ServiceKey, Counts]]) -> Iterator[Metric]:
+def _told_of(traffic: bool) -> tuple[tuple[str, str], ...]:
+    return _SERVICE if traffic else _SERVICE[:1]
+
+
+def services(sums: Iterable[tuple[ServiceKey, Counts]], traffic: bool) -> Iterator[Metric]:
     """Of those that had any traffic."""
     used = [(it, told(counts)) for it, counts in sums if any(counts)]
-    for at, (name, words) in enumerate(_SERVICE):
+    for at, (name, words) in enumerate(_told_of(traffic)):
         family = CounterMetricFamily(
             f"podwire_service_{name}", words.format(" of a Service"), labels=("namespace", "service")
         )

@@ -34,16 +34,17 @@ class FrontendStatistics(Struct, frozen=True):
     protocol: str
     port: int
     connections: int
-    traffic: Traffic
+    traffic: Traffic | None
 
 
 class ServiceStatistics(Struct, frozen=True):
-    """Of what this node saw. Connections that were refused are not counted."""
+    """Of what this node saw. Connections that were refused are not counted; packets and bytes only where the agent is
+    told to (`service_traffic`): else `traffic` is None."""
 
     namespace: str
     name: str
     connections: int
-    traffic: Traffic
+    traffic: Traffic | None
     frontends: tuple[FrontendStatistics, ...]
 
 
@@ -67,30 +68,32 @@ class PodStatisticsList(Struct, frozen=True):
 
 
 def service(
-    now: Snapshot, key: ServiceKey, totals: Totals[Frontend, ServiceKey], sums: dict[ServiceKey, Counts]
+    now: Snapshot, key: ServiceKey, totals: Totals[Frontend, ServiceKey], sums: dict[ServiceKey, Counts], traffic: bool
 ) -> ServiceStatistics:
-    """`sums`: `totals.of_owners()`. Raises KeyError for a Service that the snapshot has not."""
+    """`sums`: `totals.of_owners()`. `traffic`: whether packets are counted.
+
+    Raises KeyError for a Service that the snapshot has not."""
     names = {frontend for _, _, frontend in of_service(now, key) if owner(now, frontend) == key}
-    connections, traffic = _counted(sums.get(key))
+    connections, passed = _counted(sums.get(key), traffic)
     return ServiceStatistics(
         namespace=key.namespace,
         name=key.name,
         connections=connections,
-        traffic=traffic,
-        frontends=tuple(_frontend(it, key, totals) for it in sorted(names, key=views.place)),
+        traffic=passed,
+        frontends=tuple(_frontend(it, key, totals, traffic) for it in sorted(names, key=views.place)),
     )
 
 
-def _frontend(it: Frontend, key: ServiceKey, totals: Totals[Frontend, ServiceKey]) -> FrontendStatistics:
+def _frontend(it: Frontend, key: ServiceKey, totals: Totals[Frontend, ServiceKey], traffic: bool) -> FrontendStatistics:
     series = totals.series.get(it)
     mine = series is not None and series.owner == key
-    connections, traffic = _counted(series.total if series is not None and mine else None)
-    return FrontendStatistics(show_address(it.address), it.protocol.name, it.port, connections, traffic)
+    connections, passed = _counted(series.total if series is not None and mine else None, traffic)
+    return FrontendStatistics(show_address(it.address), it.protocol.name, it.port, connections, passed)
 
 
-def _counted(counts: Counts | None) -> tuple[int, Traffic]:
-    connections, *traffic = told(counts) if counts else (0, 0, 0, 0, 0)
-    return connections, Traffic(*traffic)
+def _counted(counts: Counts | None, traffic: bool) -> tuple[int, Traffic | None]:
+    connections, *passed = told(counts) if counts else (0, 0, 0, 0, 0)
+    return connections, Traffic(*passed) if traffic else None
 
 
 def pod(now: Snapshot, key: AttachmentKey, counted: Mapping[AttachmentKey, Counts]) -> PodStatistics:

@@ -1,6 +1,7 @@
 """Our own rules by their handles: what the layout says, without asking nft. Pure.
 
-Invariants: a chain whose rules are not as many as they should be was altered by hand, and tells nothing.
+Invariants: a chain whose rules are not as many as they should be, with packets counted or without, was altered by hand,
+and tells nothing.
 """
 
 from collections.abc import Iterable
@@ -26,10 +27,9 @@ def handles(bodies: Iterable[bytes]) -> list[int]:
 
 
 def listing(family: Family, chain: str, held: list[int]) -> Listing:
-    rules = rules_of(family).get(chain) or _remembering(family, chain)
-    if len(rules) != len(held):
-        return NOTHING
-    return Listing(dict(zip(held, rules, strict=True)), hook_of(chain))
+    forms = [rules_of(family, traffic).get(chain) or _remembering(family, chain) for traffic in (False, True)]
+    rules = next((it for it in forms if len(it) == len(held)), None)
+    return NOTHING if rules is None else Listing(dict(zip(held, rules, strict=True)), hook_of(chain))
 
 
 def _remembering(family: Family, chain: str) -> list[str]:

@@ -39,6 +39,7 @@ from podwire.services.stale import frontend_of
 MAPS = (
     "svc",
     "svc_internal",
+    "svc_outside",
     "drawn",
     "drawn_internal",
     "remembered",
@@ -72,9 +73,9 @@ class NFTables:
     slice = 5000
     """Of elements: about 50 ms. A datagram of many more would not go through the socket."""
 
-    def __init__(self, listens: bool = True) -> None:
-        """One that doesn't listen can only be read."""
-        self.writes = 0
+    def __init__(self, listens: bool = True, traffic: bool = False) -> None:
+        """One that doesn't listen can only be read. `traffic`: as `layout` has it."""
+        self.writes, self._counts_packets = 0, traffic
         self._socket, self._reading = netlink.Socket(netlink.NETFILTER), netlink.Socket(netlink.NETFILTER)
         self._alone = Lock()
         """Of commits, some of which are no transaction's (a trace's), while another thread reads."""
@@ -297,7 +298,7 @@ class NFTables:
         constant = held.constant()
         found: dict[Any, Any] = {
             HoldersKey(family): constant.has(holders(family)),
-            RulesKey(family): held.comment(SEAL) == _digest(family, constant),
+            RulesKey(family): held.comment(SEAL) == self._digest(family, constant),
         }
         for seconds, some in held.remembering().items():
             digest = affinity.digest(family, seconds, some.parts())
@@ -310,7 +311,7 @@ class NFTables:
             return Outcome(change.before, error="maps are removed by uninstalling only")
         if change.before is None:
             self.writes += 1
-            error = self._run(renew(family))
+            error = self._run(renew(family, self._counts_packets))
             return Outcome(error=f"maps of {family}: {error.strip()}") if error else self._seal(family)
         pattern = self._pattern(family)
         if pattern is not None and not rules.unlike(pattern.rules, self._constant(family)):
@@ -324,7 +325,7 @@ class NFTables:
         if change.after is None:
             return Outcome(change.before, error="rules are removed by uninstalling only")
         pattern, held = self._pattern(family), _rules(self._reading, family)
-        if held is not None and held.comment(SEAL) == _digest(family, held.constant()):
+        if held is not None and held.comment(SEAL) == self._digest(family, held.constant()):
             return Outcome(True)  # just made with their maps
         if pattern is None or not self._swap_rules(family, pattern):
             return self._renew(family)
@@ -332,7 +333,7 @@ class NFTables:
 
     def _seal(self, family: Family, again: bool = False) -> Outcome:
         self.writes += 1
-        errors = self.commit(rules.seal(family, SEAL, _digest(family, self._constant(family))))
+        errors = self.commit(rules.seal(family, SEAL, self._digest(family, self._constant(family))))
         return (
             Outcome(error=f"rules of {family}: {os.strerror(min(errors.values()))}")
             if errors
@@ -349,7 +350,7 @@ class NFTables:
             if not self.commit(messages):
                 return self._seal(family, again=True)
         self.writes += 1
-        error = self._run(renew(family))
+        error = self._run(renew(family, self._counts_packets))
         return Outcome(error=f"rules of {family}: {error.strip()}") if error else self._seal(family, again=True)
 
     def _kept(self, family: Family, held: rules.Rules) -> list[Message]:
@@ -366,7 +367,7 @@ class NFTables:
         """The rules as the kernel reads them, made in an empty namespace: nft can't refill a table whose maps the rules
         name."""
         with netlink.inside(None):
-            error = libnftables.run(layout(family))
+            error = libnftables.run(layout(family, self._counts_packets))
             there = netlink.Socket(netlink.NETFILTER)
         try:
             whole = w.table(family)
@@ -382,7 +383,12 @@ class NFTables:
         self.writes += len(messages)
         if self.commit(messages):
             return False
-        return _digest(family, self._constant(family)) == _digest(family, pattern.rules)
+        return self._digest(family, self._constant(family)) == self._digest(family, pattern.rules)
+
+    def _digest(self, family: Family, held: rules.Rules) -> str:
+        """Of the rules as they are read, and of what they should have been made from."""
+        parts = (layout(family, self._counts_packets).encode(), *held.parts())
+        return sha1(b"".join(parts), usedforsecurity=False).hexdigest()[:16]
 
     def _constant(self, family: Family) -> rules.Rules:
         """Of no table where there is none."""
@@ -415,9 +421,3 @@ def _rules(there: netlink.Socket, family: Family) -> rules.Rules | None:
         return rules.Rules.read(tables, *dumps) if tables else None
 
     return steady(there, read)
-
-
-def _digest(family: Family, held: rules.Rules) -> str:
-    """Of the rules as they are read, and of what they should have been made from."""
-    parts = (layout(family).encode(), *held.parts())
-    return sha1(b"".join(parts), usedforsecurity=False).hexdigest()[:16]

@@ -9,8 +9,9 @@ and add again in one go is looked up twice: see LOOKS.
     guardout   rest, whoever may not use a restricted frontend is dropped, and what a pod sends in another's name
     tunnelled  what VXLAN's port takes, which asks nobody who he is: from the other ends of tunnels, to this one's.
                Nobody's Service, host port or restriction has these packets; nor does one lead others there (`in`, post)
-    pre, out   a frontend's verdict in `svc` sends the packet to the chain of its capacity class; one that has another
-               list for clients in the cluster has that in `svc_internal`
+    pre, out   a frontend's verdict in `svc` sends the packet to the chain of its capacity class. One that has another
+               list for clients in the cluster has that in `svc_internal`, and its verdict for all others not in `svc`
+               but in `svc_outside`: so whoever asks for a cluster IP pays for one lookup
     draw4      its one rule draws one of 4 slots of `eps` and rewrites the destination; an empty slot breaks it. Such a
                chain is all that names `eps`: the kernel asks each rule that does at each element that comes
     c1 … c8192 jump there again and again, so that an empty slot is drawn for once more; then to draw one from the lower
@@ -26,8 +27,9 @@ and add again in one go is looked up twice: see LOOKS.
     host_port  what is left and goes to an address of the node may be for a pod's host port: see hostports.py
     in         counts a connection with its first packet (`served`), and remembers who connects (`remember`), by the
                chain learn60 that `remembered` names; so does post
-    arrived,   count each further packet of a Service's connection, by frontend and direction, TCP's first; the elements
-    traffic    come with the first (`traffic_add`, `served_add`), if it is a Service's (`traffic_new`, `served_new`)
+    arrived,   there only where packets are counted: each further one of a Service's connection, by frontend and
+    traffic    direction, TCP's first. The elements come with the first (`traffic_add`, `served_add`), if it is a
+               Service's (`traffic_new`, `served_new`)
     unplaced   what connection tracking can't place is not translated, and not refused either: what goes to a Service's
                address is dropped, since it would circle
     stray      a segment that it can't place would go on to one who knows no such connection, and resets the one that
@@ -85,11 +87,12 @@ def keyword(family: Family) -> str:
     return "ip" if family == IPV4 else "ip6"
 
 
-def layout(family: Family) -> str:
-    """Commands that make an empty table with all chains, maps, sets and rules."""
+def layout(family: Family, traffic: bool = False) -> str:
+    """Commands that make an empty table with all chains, maps, sets and rules. `traffic`: every packet of a Service's
+    connections is counted, not their first alone."""
     ip = keyword(family)
     where = f"{ip} {TABLE}"
-    rules = _rules(ip)
+    rules = _rules(ip, traffic)
     lines = [f"add table {where}", *_maps(family)]
     hooks = {name: f" {{ type {hook}; }}" for name, hook in _HOOKS.items()}
     lines += [f"add chain {where} {name}{hooks.get(name, '')}" for name in rules]
@@ -97,9 +100,9 @@ def layout(family: Family) -> str:
     return "\n".join(lines)
 
 
-def rules_of(family: Family) -> dict[str, list[str]]:
+def rules_of(family: Family, traffic: bool = False) -> dict[str, list[str]]:
     """By chain, in their order."""
-    return _rules(keyword(family))
+    return _rules(keyword(family), traffic)
 
 
 def hook_of(chain: str) -> str:
@@ -107,10 +110,10 @@ def hook_of(chain: str) -> str:
     return _HOOKS[chain].split()[2] if chain in _HOOKS else ""
 
 
-def renew(family: Family) -> str:
+def renew(family: Family, traffic: bool = False) -> str:
     """Commands that put such a table in the place of whatever is there."""
     where = f"{keyword(family)} {TABLE}"
-    return f"add table {where}\ndelete table {where}\n{layout(family)}"
+    return f"add table {where}\ndelete table {where}\n{layout(family, traffic)}"
 
 
 def holders(family: Family) -> frozenset[str]:
@@ -130,6 +133,7 @@ def _maps(family: Family) -> list[str]:
     return [
         f"add map {where} svc {{ type {kind} . inet_proto . inet_service : verdict; size {FRONTENDS}; }}",
         f"add map {where} svc_internal {{ type {kind} . inet_proto . inet_service : verdict; size {FRONTENDS}; }}",
+        f"add map {where} svc_outside {{ type {kind} . inet_proto . inet_service : verdict; size {FRONTENDS}; }}",
         f"add map {where} drawn {{ type {kind} . inet_proto . inet_service : verdict; size {REMEMBERING}; }}",
         f"add map {where} drawn_internal {{ type {kind} . inet_proto . inet_service : verdict; size {REMEMBERING}; }}",
         f"add map {where} remembered {{ type {kind} . inet_proto . inet_service : verdict; size {REMEMBERING}; }}",
@@ -164,28 +168,34 @@ def _counters(where: str, kind: str) -> list[str]:
     ]
 
 
-def _counting(ip: str, original: str) -> dict[str, list[str]]:
-    """What is counted is looked up; only what is not there yet asks whether it is a Service's at all, since others
-    rewrite destinations too. The first packet of a connection is counted by `connections` alone."""
-    packet = f"{original} . ct direction"
+def _guarded(chain: str, ip: str, original: str) -> list[str]:
+    """To the chain goes what is a Service's at all: others rewrite destinations too."""
+    external = [f"meta l4proto {p} {original} @external goto {chain}" for p in PROTOCOLS]
+    return [f"ct original {ip} daddr @service_ranges goto {chain}", *external]
+
+
+def _counting_connections(ip: str, original: str) -> dict[str, list[str]]:
+    """What is counted is looked up; only what is not there yet asks whether it is a Service's."""
     made = [f"meta l4proto {p} {original} @connections goto remember" for p in PROTOCOLS]
+    return {
+        "served": [*made, "jump served_new", "goto remember"],
+        "remember": [f"meta l4proto {p} {original} vmap @remembered" for p in PROTOCOLS],
+        "served_new": _guarded("served_add", ip, original),
+        "served_add": [f"meta l4proto {p} add @connections {{ {original} }}" for p in PROTOCOLS],
+    }
+
+
+def _counting_packets(ip: str, original: str) -> dict[str, list[str]]:
+    """The same of packets, but for the first of a connection, which `connections` has counted."""
+    packet = f"{original} . ct direction"
     # Of what a client sends the packet's own destination is still what it asked for, and quicker to get.
     sent = f"ct direction original meta l4proto tcp {ip} daddr . meta l4proto . th dport . ct direction @traffic accept"
     counted = [f"meta l4proto {p} {packet} @traffic accept" for p in PROTOCOLS]
-
-    def guarded(chain: str) -> list[str]:
-        external = [f"meta l4proto {p} {original} @external goto {chain}" for p in PROTOCOLS]
-        return [f"ct original {ip} daddr @service_ranges goto {chain}", *external]
-
     return {
         "arrived": [sent, counted[0], *_datagrams(ip), "goto traffic"],
         "traffic": [*counted, "goto traffic_new"],
-        "traffic_new": guarded("traffic_add"),
+        "traffic_new": _guarded("traffic_add", ip, original),
         "traffic_add": [f"meta l4proto {p} add @traffic {{ {packet} }}" for p in PROTOCOLS],
-        "served": [*made, "jump served_new", "goto remember"],
-        "remember": [f"meta l4proto {p} {original} vmap @remembered" for p in PROTOCOLS],
-        "served_new": guarded("served_add"),
-        "served_add": [f"meta l4proto {p} add @connections {{ {original} }}" for p in PROTOCOLS],
     }
 
 
@@ -201,7 +211,7 @@ def _datagrams(ip: str) -> list[str]:
     return [f"meta l4proto udp {_spoofed(ip)}"] if ip == "ip" else []
 
 
-def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
+def _guarding(ip: str, frontend: str, traffic: bool) -> dict[str, list[str]]:
     """A packet of a connection that is known pays for one hook, and for no more rules than it has to: that is felt."""
     # First packets only: a source that may no longer come keeps the connections that it has, as with kube-proxy.
     restricted = f"ct state new {frontend} @restricted {frontend} . {ip} saddr != @allowed drop"
@@ -210,7 +220,10 @@ def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
     return {
         "guard": [
             *([_spoofed(ip)] if ip == "ip6" else []),
-            f'{known} iif != "lo" goto arrived',  # what goes through lo was counted on its way out
+            *(
+                [f'{known} iif != "lo" goto arrived'] if traffic else []
+            ),  # what goes through lo was counted on its way out
+            *(["meta l4proto tcp ct state established accept"] if ip == "ip" and not traffic else []),
             "ct state established goto known",
             *hostports.guarding(ip),
             "ct state invalid jump unplaced",
@@ -220,7 +233,7 @@ def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
             "ct status ! confirmed accept",  # a first packet
             # Of a flow that a Service led to the port before it was the tunnels'.
             f"meta l4proto udp ct status dnat ct reply {ip} saddr @tunnels ct reply proto-src @tunnel_ports drop",
-            'ct status dnat iif != "lo" goto arrived',
+            *(['ct status dnat iif != "lo" goto arrived'] if traffic else ["ct status dnat accept"]),
             # A pod's packet, or the node's own, that the network led back is no first one, so that NAT's chains don't
             # see it. Where a pod's came by a bridge, a reset would go back by that, to who knows no way to the pod.
             f"meta l4proto tcp {back} fib saddr type local reject with tcp reset",
@@ -228,12 +241,12 @@ def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
         ],
         "known": [*_datagrams(ip), "accept"],
         "guardout": [
-            f"{known} goto traffic",
+            *([f"{known} goto traffic"] if traffic else []),
             "ct state established accept",
             f"ct state invalid {ip} daddr @service_ranges drop",
             f"udp dport @tunnel_ports {ip} daddr @tunnels accept",
             restricted,
-            "ct status dnat goto traffic",
+            *(["ct status dnat goto traffic"] if traffic else []),
         ],
         "tunnelled": [
             # Behind this node's address it would be let in there.
@@ -262,23 +275,28 @@ def _guarding(ip: str, frontend: str) -> dict[str, list[str]]:
     }
 
 
-def _rules(ip: str) -> dict[str, list[str]]:
+def _rules(ip: str, traffic: bool) -> dict[str, list[str]]:
     frontend = f"{ip} daddr . meta l4proto . th dport"
-    rules = _guarding(ip, frontend) | {
-        "pre": [f"udp dport @tunnel_ports {ip} saddr @tunnels {ip} daddr @tunnels return"]
-        + [f"{ip} saddr @cluster {frontend} vmap @svc_internal"] * LOOKS
-        + [f"{frontend} vmap @svc"] * LOOKS
-        + ["jump refuse", hostports.FOUND, *_elsewhere(ip)],
-        "out": [f"udp dport @tunnel_ports {ip} daddr @tunnels return"]
-        + [f"{frontend} vmap @svc_internal"] * LOOKS
-        + [f"{frontend} vmap @svc"] * LOOKS
-        + ["jump refuse", hostports.FOUND],
+    rules = _guarding(ip, frontend, traffic) | {
+        "pre": [
+            f"udp dport @tunnel_ports {ip} saddr @tunnels {ip} daddr @tunnels return",
+            *_found(frontend, f"{ip} saddr @cluster "),
+            "jump refuse",
+            hostports.FOUND,
+            *_elsewhere(ip),
+        ],
+        "out": [
+            f"udp dport @tunnel_ports {ip} daddr @tunnels return",
+            *_found(frontend),
+            "jump refuse",
+            hostports.FOUND,
+        ],
         "refuse": _refusing(ip, frontend),
         hostports.CHAIN: hostports.rules(ip, LOOKS),
     }
     original = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
     # `pods` holds each local pod's address twice, so that one set answers both "is it local?" and "is it itself?".
-    rules |= _counting(ip, original)
+    rules |= _counting_connections(ip, original) | (_counting_packets(ip, original) if traffic else {})
     # These chains see the first packet of a connection only: that is when it is counted, and its client remembered.
     rules["in"] = ["udp dport @tunnel_ports ct status dnat drop", "ct status dnat jump served"]
     rules["post"] = [
@@ -309,6 +327,14 @@ def _rules(ip: str) -> dict[str, list[str]]:
             rules[f"{draw}{size}"] = [f"dnat {ip} addr . port to {slot} map @eps"]
             rules[f"{letter}{size}"] = [*(f"jump {draw}{k}" for k in draws), "goto refuse"]
     return rules
+
+
+def _found(frontend: str, inside: str = "") -> list[str]:
+    """To the class of a frontend that has one list, or of one that has two. `inside`: asks for clients in the cluster.
+    Each map is asked twice (LOOKS), `svc` once more after the others have been: meanwhile the frontend may have lost
+    its second list."""
+    one, outside = f"{frontend} vmap @svc", f"{frontend} vmap @svc_outside"
+    return [one, *[f"{inside}{frontend} vmap @svc_internal"] * LOOKS, outside, one, outside]
 
 
 def _refusing(ip: str, frontend: str) -> list[str]:

@@ -14,7 +14,7 @@ from podwire.dataplane.nftables import hostports
 from podwire.dataplane.nftables.affinity import seconds_of
 from podwire.dataplane.nftables.elements import Element, elements, form_of, lists, raw_of, rest, whole
 from podwire.dataplane.nftables.layout import CLASSES
-from podwire.dataplane.nftables.render import ALL, CLUSTER, SLOT, Names
+from podwire.dataplane.nftables.render import ALL, CLUSTER, OUTSIDE, SLOT, Names
 from podwire.dataplane.nftables.wire import GOTO, INTERVAL_END, JUMP
 from podwire.model.addresses import Address, Family, Prefix
 from podwire.model.network import (
@@ -146,13 +146,13 @@ stands before the backend's address, that, and its port."""
 class _Read:
     """What was found of one list so far."""
 
-    __slots__ = ("affinity", "drawn", "dropped", "keeps", "refused", "slots", "verdict")
+    __slots__ = ("affinity", "drawn", "dropped", "keeps", "outside", "refused", "slots", "verdict")
 
     def __init__(self) -> None:
         self.verdict: int | None = None
         self.drawn: int | None = None
         self.affinity = 0
-        self.refused = self.dropped = False
+        self.refused = self.dropped = self.outside = False
         self.slots: dict[int, Backend] = {}
         self.keeps: set[Backend] = set()
 
@@ -160,7 +160,7 @@ class _Read:
         length = max(self.verdict or 0, self.drawn or 0, max(self.slots, default=-1) + 1)
         backends = tuple(map(self.slots.get, range(length)))
         keeps = frozenset(self.keeps) if self.keeps else NONE
-        return Slots(self.verdict, backends, self.refused, self.dropped, self.affinity, self.drawn, keeps)
+        return Slots(self.verdict, backends, self.refused, self.dropped, self.affinity, self.drawn, keeps, self.outside)
 
 
 class _Lists:
@@ -188,7 +188,10 @@ class _Lists:
                 held.dropped = True
             case names.drawn:
                 held.drawn = _class_of(element.data, names)
+            case _ if name == OUTSIDE and (held.verdict is not None or held.affinity):  # it has one in `svc` already
+                self._alien(name, element.raw)
             case _:
+                held.outside = name == OUTSIDE
                 held.affinity = _affinity_of(element.data, names)
                 held.verdict = _class_of(element.data, names) if held.affinity == 0 else None
 
@@ -263,7 +266,7 @@ class _Lists:
 
 def _frontends(family: Family, dumped: Dumped) -> dict[Any, Any]:
     found = _Lists(family)
-    for name in ("refused", "dropped", "svc", "svc_internal", "drawn", "drawn_internal"):
+    for name in ("refused", "dropped", "svc", "svc_internal", OUTSIDE, "drawn", "drawn_internal"):
         for element in elements(dumped.get(name, ())):
             found.take(name, element)
     found.take_slots(dumped.get("eps", ()))

@@ -134,7 +134,7 @@ def holder(key: Any) -> tuple[str, ...]:
         case InternalKey():
             return ("svc_internal", "drawn_internal", "serving_internal", "eps")
         case Frontend():
-            return ("svc", "drawn", "serving", "eps", "refused", "dropped")
+            return ("svc", "svc_outside", "drawn", "serving", "eps", "refused", "dropped")
         case AlienKey(_, name):
             return (name,)
     return ()
@@ -220,6 +220,8 @@ class Names(NamedTuple):
 
 
 ALL = Names("svc", "drawn", "c", 0, "affine", "serving")
+OUTSIDE = "svc_outside"
+"""Where the verdict of a list is instead that is not for clients in the cluster, since they have another."""
 CLUSTER = Names("svc_internal", "drawn_internal", "i", INTERNAL, "affinein", "serving_internal")
 """The list for clients in the cluster, where there is one."""
 
@@ -232,21 +234,26 @@ def _list(key: Frontend, names: Names, before: Slots, after: Slots) -> list[Mess
     drop = [element(name + SLOT.pack(n)) for n, b in old.items() if new.get(n) != b]
     add = [_slot(name, n, b) for n, b in new.items() if old.get(n) != b]
     moves = [
-        (names.verdicts, _chain(names, before.verdict, before.affinity), _chain(names, after.verdict, after.affinity)),
-        (names.drawn, _chain(names, before.drawn), _chain(names, after.drawn)),
+        (_verdict_of(names, before), _verdict_of(names, after)),
+        ((names.drawn, _chain(names, before.drawn)), (names.drawn, _chain(names, after.drawn))),
     ]
     leave = [element(pair_key(key, b)) for b in sorted(before.keeps - after.keeps)]
     found = messages(family, names.serving, leave, delete=True)
-    for holder_, was, will in moves:
-        if was != will and was:
+    for (holder_, was), will in moves:
+        if was and (holder_, was) != will:
             found += messages(family, holder_, [element(name)], delete=True)
     found += messages(family, "eps", drop, delete=True)
     found += messages(family, "eps", add)
     found += messages(family, names.serving, [element(pair_key(key, b)) for b in sorted(after.keeps - before.keeps)])
-    for holder_, was, will in reversed(moves):
-        if was != will and will:
-            found += messages(family, holder_, [element(name, verdict(GOTO, will))])
+    for old_place, (holder_, leads) in reversed(moves):
+        if leads and old_place != (holder_, leads):
+            found += messages(family, holder_, [element(name, verdict(GOTO, leads))])
     return found
+
+
+def _verdict_of(names: Names, it: Slots) -> tuple[str, str]:
+    """The map of its verdict, and where that leads."""
+    return OUTSIDE if it.outside else names.verdicts, _chain(names, it.verdict, it.affinity)
 
 
 def _slot(name: bytes, number: int, it: Backend) -> bytes:

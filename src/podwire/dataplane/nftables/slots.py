@@ -29,8 +29,9 @@ def slots(wanted: Serving, now: Slots | None) -> Slots:
     found = list(now.backends) if now is not None and _all_in_place(wanted, now, size) else _placed(wanted, now, size)
     if wanted.affinity:
         keeps = frozenset(backend for backend in found if backend is not None)
-        return Slots(None, tuple(found), affinity=wanted.affinity, drawn=size, keeps=keeps)
-    return Slots(size, tuple(found))
+        drawn: dict[str, Any] = {"affinity": wanted.affinity, "drawn": size, "keeps": keeps}
+        return Slots(None, tuple(found), outside=wanted.outside, **drawn)
+    return Slots(size, tuple(found), outside=wanted.outside)
 
 
 def _all_in_place(wanted: Serving, now: Slots, size: int) -> bool:

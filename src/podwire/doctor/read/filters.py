@@ -39,13 +39,17 @@ def read() -> Filters | Unseen:
 
 
 def _sealed() -> dict[str, bool | None]:
-    driver = NFTables()
-    try:
-        keys = {family: RulesKey(family) for family in FAMILIES}
-        found = driver.read(scope_of(keys.values()))
-    finally:
-        driver.close()
-    return {family.name: found.get(key) for family, key in keys.items()}
+    """Whether they are as an agent makes them, with packets counted or without."""
+    keys = {family: RulesKey(family) for family in FAMILIES}
+    found: dict[str, bool | None] = {family.name: None for family in FAMILIES}
+    for traffic in (False, True):
+        driver = NFTables(listens=False, traffic=traffic)
+        try:
+            read = driver.read(scope_of(keys.values()))
+        finally:
+            driver.close()
+        found |= {family.name: read[key] or bool(found[family.name]) for family, key in keys.items() if key in read}
+    return found
 
 
 # --- nftables ----------------------------------------------------------------------------------
