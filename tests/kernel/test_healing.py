@@ -252,14 +252,14 @@ def handle_of(family: str) -> str:
 
 async def test_sets_come_with_a_newer_layout_and_go_with_an_older_one_under_its_elements(rig: Rig) -> None:
     """A table of before what a layout has come to count, with a set that it has no more."""
-    await rig.start_with_pods("a", "b", objects=OBJECTS)
+    await rig.start_with_pods("a", "b", objects=OBJECTS, service_traffic=True)
     await rig.stop()
     for chain in ("arrived", "traffic", "traffic_new", "traffic_add", "served", "served_new", "served_add"):
         sh("nft", "flush", "chain", "ip6", "podwire", chain)
     sh("nft", "delete set ip6 podwire traffic; delete set ip6 podwire connections; delete chain ip6 podwire layout")
     sh("nft", "add set ip6 podwire former { type ipv6_addr; }; add element ip6 podwire former { fd00::1 }")
     handle = handle_of("ip6")
-    assert (await rig.start(OBJECTS)).error is None
+    assert (await rig.start(OBJECTS, service_traffic=True)).error is None
     assert await rig.drift() == []
     assert handle_of("ip6") == handle
     assert {ask(rig.pods["b"], "fd00:96::a")[0] for _ in range(30)} == {"a", "b"}
