@@ -20,7 +20,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from podwire import preflight, restoring, views
+from podwire import preflight, restoring, shortages, views
 from podwire.admin import server as admin
 from podwire.cni import mark
 from podwire.config import Config
@@ -364,6 +364,7 @@ def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
     tasks.keep("the watch of the node's addresses", partial(node_addresses.follow, submit, agent.addresses))
     tasks.keep("the mark for the CNI plugin", lambda _: agent.leave_mark())
     tasks.keep("the watch over stale flows", lambda _: agent.flows.run())
+    tasks.keep("the watch over pods' addresses", lambda _: shortages.tell(agent.controller))
     tasks.keep("the statistics", lambda _: agent.statistics.run())
     tasks.keep("the answers to load balancers", lambda _: agent.health.run())
     if manifests is not None:

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from immutables import Map
 
 from podwire.dataplane.nftables.layout import MOST_BACKENDS
-from podwire.ipam.pools import is_single
+from podwire.ipam.pools import is_single, why_idle
+from podwire.ipam.usage import shortages, strays
 from podwire.model.addresses import Address, Family, Prefix, overlap, show_address
 from podwire.model.network import Frontend, HostPortKey, InternalKey, Slots
-from podwire.model.objects import NodeKey, ServiceKey
+from podwire.model.objects import NodeKey, PodBlockKey, ServiceKey
 from podwire.model.snapshot import Snapshot
 from podwire.nodes.own import own_addresses
 from podwire.nodes.routes import ways
@@ -33,6 +34,8 @@ def findings(now: Snapshot) -> tuple[str, ...]:
                 *_left_out(now),
                 *_refused(now),
                 *_shadowed(now),
+                *_pools(now),
+                *map(str, shortages(now)),
             }
         )
     )
@@ -139,6 +142,26 @@ def _shadowed(now: Snapshot) -> Iterator[str]:
                 pod = min(now.attachments[key].pod for key in keys)
                 instead = f"at {show_address(place.address)} {owner(now, place)} answers instead"
                 yield f"{pod}: {HostPortKey(at)}: {instead}"
+
+
+def _pools(now: Snapshot) -> Iterator[str]:
+    """What of this node's blocks is not given, and who lives there all the same."""
+    for pool, reason in now.unfit_pools.items():
+        yield f"{pool}: it is not used: {reason}"
+    for block in now.blocks_of.get(now.local.key, ()):
+        if (why := why_idle(now, block)) is not None:
+            pods = {str(now.attachments[key].pod) for at, key in now.ledger.items() if _within(at, block)}
+            keep = f"; its {len(pods)} pods keep what they have" if pods else ""
+            yield f"{PodBlockKey(block)}: no address is given of it: {why}{keep}"
+    for address in strays(now):
+        key = now.ledger.get(address)
+        if key is not None and now.homes.block_of(address) is None:
+            pod = now.attachments[key].pod
+            yield f"{pod}: its address {show_address(address)} is in a block that no PodBlock names"
+
+
+def _within(at: Address | int, block: Prefix) -> bool:
+    return isinstance(at, bytes) and at in block
 
 
 def _services(now: Snapshot) -> Iterator[str]:

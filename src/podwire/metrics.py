@@ -57,6 +57,7 @@ def families(seen: StatusView, states: Mapping[FrontendState, int], tally: Tally
         blocks.add_metric((block.range, "used"), block.used)
         blocks.add_metric((block.range, "free"), block.free)
     yield blocks
+    yield from _pools(seen)
     held = GaugeMetricFamily("podwire_frontends", "Frontends, by what the data plane holds of them.", labels=("state",))
     for state in FrontendState:
         held.add_metric((state.value,), states.get(state, 0))
@@ -64,6 +65,25 @@ def families(seen: StatusView, states: Mapping[FrontendState, int], tally: Tally
     yield _gauge("podwire_source_errors", "Objects or files that could not be read.", len(seen.source_errors))
     yield from _drivers(seen)
     yield from _events(tally)
+
+
+def _pools(seen: StatusView) -> Iterator[Metric]:
+    """A PodPool's name has no capitals: the pod CIDRs have one that is nobody's."""
+    addresses = GaugeMetricFamily(
+        "podwire_ipam_addresses",
+        "Pod addresses of this node's blocks, at most a billion.",
+        labels=("pool", "family", "state"),
+    )
+    blocks = GaugeMetricFamily(
+        "podwire_ipam_blocks", "Blocks that this node gives addresses from.", labels=("pool", "family")
+    )
+    for it in seen.pools:
+        labels = it.pool or "podCIDRs", it.family
+        addresses.add_metric((*labels, "used"), it.used)
+        addresses.add_metric((*labels, "free"), it.free)
+        blocks.add_metric(labels, it.blocks)
+    yield addresses
+    yield blocks
 
 
 def _gauge(name: str, words: str, value: float) -> Metric:

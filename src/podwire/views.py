@@ -17,8 +17,10 @@ from podwire.controller.history import Record
 from podwire.dataplane.nftables.layout import MOST_BACKENDS
 from podwire.dataplane.nftables.slots import slots
 from podwire.findings import findings
-from podwire.ipam.blocks import capacity
-from podwire.model.addresses import Address, show_address
+from podwire.ipam.pools import Source
+from podwire.ipam.usage import uses
+from podwire.ipam.views import MANY, PoolUse, pool_uses
+from podwire.model.addresses import show_address
 from podwire.model.network import Backend, Frontend, HostPortKey, Serving, Slots
 from podwire.model.objects import Attachment, AttachmentKey, NodeKey, PodKey, ServiceKey
 from podwire.model.snapshot import UNKNOWN, Snapshot
@@ -43,10 +45,6 @@ class Facts(Struct, frozen=True):
     source_errors: tuple[str, ...] = ()
 
 
-MANY = 1_000_000_000
-"""The most free addresses that are told: an IPv6 range has more than JSON's numbers hold."""
-
-
 class BlockView(Struct, frozen=True):
     """A range that pods of this node get addresses from. `free` stops at a billion (`MANY`)."""
 
@@ -58,7 +56,7 @@ class BlockView(Struct, frozen=True):
 class StatusView(Struct, frozen=True):
     """`not_ready` says why `ready` is false. `mtu` 0: not known yet. `unknown` counts, by driver, the keys whose last
     change failed; `writes`, by driver, the writes to kernel or disk since the start; `others` the other nodes that have
-    pods, by the way to them."""
+    pods, by the way to them; `pools` what pods get addresses of, the pod CIDRs too."""
 
     node: str
     version: str
@@ -73,6 +71,7 @@ class StatusView(Struct, frozen=True):
     unknown: dict[str, int]
     source_errors: tuple[str, ...]
     others: dict[str, int] = {}
+    pools: tuple[PoolUse, ...] = ()
 
 
 def status(now: Snapshot, facts: Facts) -> StatusView:
@@ -100,6 +99,7 @@ def status(now: Snapshot, facts: Facts) -> StatusView:
         },
         source_errors=(*findings(now), *facts.source_errors),
         others=_others(now),
+        pools=pool_uses(now),
     )
 
 
@@ -115,12 +115,8 @@ def _others(now: Snapshot) -> dict[str, int]:
 
 
 def _blocks(now: Snapshot) -> tuple[BlockView, ...]:
-    given = [Address(item) for item in now.ledger if isinstance(item, bytes)]
-    found = []
-    for block in now.node.pod_cidrs:
-        used = sum(address in block for address in given)
-        found.append(BlockView(str(block), used, min(MANY, max(0, capacity(block) - used))))
-    return tuple(found)
+    held = uses(now, map(Source, now.node.pod_cidrs))
+    return tuple(BlockView(str(it.source.block), it.pods, min(MANY, it.free)) for it in held)
 
 
 # --- Services ----------------------------------------------------------------------------------

@@ -36,7 +36,9 @@ async def ask(agent: ServedAgent, method: str, path: str) -> tuple[int, Any]:
         return response.status, await response.json()
 
 
-@pytest.mark.parametrize("path", ["/status", "/services", "/pods", "/history", "/verify", "/healthz", "/readyz"])
+@pytest.mark.parametrize(
+    "path", ["/status", "/services", "/pods", "/ipam", "/history", "/verify", "/healthz", "/readyz"]
+)
 async def test_every_reading_path_answers_json_and_submits_nothing(agent: ServedAgent, path: str) -> None:
     status, body = await ask(agent, "GET", path)
     assert (status, type(body)) == (200, dict)

@@ -25,9 +25,10 @@ from podwire.controller.events import KubeStateChange, Resync, ResyncReason
 from podwire.controller.snapshot import fold
 from podwire.drift import DriftList, DriftView
 from podwire.explain.services import LIMITS
-from podwire.model.addresses import parse_address
+from podwire.ipam.views import MANY, IpamView, OwnBlock, PoolUse, PoolView
+from podwire.model.addresses import parse_address, parse_prefix
 from podwire.model.network import Slots
-from podwire.model.objects import AttachmentKey, BackendSlice, Member, PodKey, ServiceKey, SliceKey
+from podwire.model.objects import AttachmentKey, BackendSlice, Member, PodKey, PodPool, PodPoolKey, ServiceKey, SliceKey
 from podwire.pods.names import interface_name
 from tests.unit.served_agent import BACK, EMPTY, FRONT, RECORDS, ServedAgent, frontend, node, record, serving
 
@@ -156,7 +157,7 @@ async def test_a_wrong_configuration_is_told_in_one_line(command: str, tmp_path:
 # --- answers for programs ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["status", "services", "pods", "history", "verify"])
+@pytest.mark.parametrize("command", ["status", "services", "pods", "ipam", "history", "verify"])
 async def test_json_is_the_answer_as_it_came(command: str, agent: ServedAgent) -> None:
     ran = await ask(agent, command, "-o", "json")
     assert (ran.code, ran.err) == (0, "")
@@ -275,7 +276,7 @@ async def test_a_wrong_command_line_is_exit_code_2(arguments: list[str]) -> None
     assert "Traceback" not in ran.out + ran.err
 
 
-@pytest.mark.parametrize("command", ["pods", "services", "status", "history", "verify"])
+@pytest.mark.parametrize("command", ["pods", "services", "status", "ipam", "history", "verify"])
 async def test_names_from_outside_are_shown_so_that_no_terminal_obeys_them(command: str, agent: ServedAgent) -> None:
     """Whoever may make objects must not write to an administrator's terminal."""
     evil = "\x1b]0;owned\x07\n\x9b2J\u202e"
@@ -283,7 +284,9 @@ async def test_names_from_outside_are_shown_so_that_no_terminal_obeys_them(comma
     key = AttachmentKey("sandbox\x1b[31m", "eth0")
     held = replace(now.attachments[FRONT], pod=PodKey("shop", evil))
     services = now.services.set(ServiceKey("shop", evil), now.services[EMPTY])
-    agent.controller.snapshot = replace(now, attachments=now.attachments.set(key, held), services=services)
+    pools = now.pools.set(PodPoolKey(evil), PodPool((parse_prefix("10.5.0.0/16"),)))
+    attachments = now.attachments.set(key, held)
+    agent.controller.snapshot = replace(now, attachments=attachments, services=services, pools=pools)
     agent.controller.history = (replace(record(1), event=f"AddPod {evil}", error=evil),)
     agent.controller.drift = {"linux": {evil: Change(None, evil)}}
     agent.facts["source_errors"] = (evil,)
@@ -569,8 +572,53 @@ def test_brackets_in_names_are_text_not_markup() -> None:
 
 def test_a_range_with_more_addresses_than_anyone_needs() -> None:
     seen = views.status(node(), views.Facts("0.1.0", None, 1.0, {}))
-    large = msgspec.structs.replace(seen, pod_cidrs=(views.BlockView("fd00::/64", 3, views.MANY),))
+    large = msgspec.structs.replace(seen, pod_cidrs=(views.BlockView("fd00::/64", 3, MANY),))
     assert "fd00::/64: 3 used, many free" in printed(tables.status(large))
+
+
+def test_a_node_s_addresses_as_tables() -> None:
+    seen = IpamView(
+        "one",
+        (
+            OwnBlock("10.9.0.0/24", "", 12, 240),
+            OwnBlock("10.1.0.64/26", "web", 1, 60),
+            OwnBlock("10.1.0.3/32", "web", 1, 0, single=True),
+            OwnBlock("10.7.0.0/26", "old", 2, 0, idle="there is no PodPool old"),
+        ),
+        (
+            PoolView("web", ("10.1.0.0/16", "fd01::/56"), (), True, None, 3, 2, {"IPv4": 1021, "IPv6": MANY}),
+            PoolView("far", ("10.2.0.0/16",), ("10.2.0.0-10.2.0.9",), False, "it is elsewhere", 0, 0, {"IPv4": 1024}),
+        ),
+        take=("10.1.0.128/26 of pool web",),
+        give=("10.1.1.0/26",),
+        short=("addresses run short",),
+    )
+    assert [line.split() for line in printed(tables.ipam(seen)).splitlines()] == [
+        line.split()
+        for line in (
+            "BLOCK POOL USED FREE STATE",
+            "10.9.0.0/24 none (pod CIDR) 12 240 given",
+            "10.1.0.64/26 web 1 60 given",
+            "10.1.0.3/32 web 1 0 for the pod that asks for it",
+            "10.7.0.0/26 old 2 0 not given: there is no PodPool old",
+            "",
+            "POOL CIDRS RESERVED FOR BLOCKS NODES LEFT STATE",
+            "web 10.1.0.0/16, fd01::/56 none all pods 3 2 1021 IPv4, many IPv6 used",
+            "far 10.2.0.0/16 10.2.0.0-10.2.0.9 who asks 0 0 1024 IPv4 it is elsewhere",
+            "due: to take 10.1.0.128/26 of pool web",
+            "due: to give back 10.1.1.0/26",
+            "addresses run short",
+        )
+    ]
+    assert printed(tables.ipam(IpamView("one", (), ()))) == "node one has no addresses for pods\n"
+
+
+def test_status_tells_what_pods_get_of_pools() -> None:
+    seen = views.status(node(), views.Facts("0.1.0", None, 1.0, {}))
+    of = (PoolUse("", "IPv4", 1, 2, 251), PoolUse("web", "IPv4", 2, 3, 119), PoolUse("web", "IPv6", 1, 3, 58))
+    lines = printed(tables.status(msgspec.structs.replace(seen, pools=of)))
+    assert "pool web, 2 IPv4 blocks: 3 used, 119 free" in lines
+    assert "pool web, 1 IPv6 block: 3 used, 58 free" in lines
 
 
 @pytest.mark.parametrize(

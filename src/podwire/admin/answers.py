@@ -24,6 +24,7 @@ from podwire.controller.transaction import Result
 from podwire.drift import drift
 from podwire.explain.packets import explain_packet, parse_destination, parse_source
 from podwire.explain.services import explain_service
+from podwire.ipam.views import ipam
 from podwire.model.addresses import Address
 from podwire.model.network import Frontend
 from podwire.model.objects import ServiceKey
@@ -81,6 +82,10 @@ class Answers:
     async def pods(self, request: web.Request) -> web.StreamResponse:
         now = self._controller.snapshot
         return await replies.stream(request, "pods", (views.pod(now, key) for key in views.attachment_keys(now)))
+
+    async def ipam(self, _: web.Request) -> web.Response:
+        """In a thread, as a cluster may have thousands of blocks."""
+        return replies.body(await asyncio.to_thread(_shown_ipam, self._controller.snapshot))
 
     async def interface(self, request: web.Request) -> web.Response:
         namespace, pod = request.query.get("namespace", ""), request.query.get("pod", "")
@@ -178,6 +183,10 @@ class Answers:
                 await asyncio.sleep(0)
             self._counted = now, states
         return self._counted[1]
+
+
+def _shown_ipam(now: Snapshot) -> bytes:
+    return msgspec.json.encode(ipam(now))
 
 
 def _explained_service(now: Snapshot, key: ServiceKey, errors: tuple[str, ...]) -> bytes:

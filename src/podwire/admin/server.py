@@ -104,6 +104,7 @@ def application(
             web.get("/services", asked.services),
             web.get("/services/{namespace}/{name}", asked.service),
             web.get("/pods", asked.pods),
+            web.get("/ipam", asked.ipam),
             web.get("/interface", asked.interface),
             web.get("/explain/service/{namespace}/{name}", asked.explain_service),
             web.get("/explain/packet", asked.explain_packet),

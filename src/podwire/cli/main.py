@@ -26,6 +26,7 @@ for _name, _help in (
     ("status", "What an agent knows, what it gave out, and what is wrong."),
     ("services", "Services with their frontends, backends, and what the data plane holds of them."),
     ("pods", "The pods attached on the agent's node."),
+    ("ipam", "The addresses of the agent's node: blocks, pools, what is free, and why not more."),
     ("interface", "What leads to a pod of the agent's node: the node's end of each of its links."),
     ("history", "What happened: one entry for each event, with what it changed and wrote."),
     ("verify", "Compare the network with what it should be, touching nothing; exit code 1 where they differ."),

@@ -22,6 +22,7 @@ from podwire.cli.target import HERE, Output, Target
 from podwire.drift import DriftList
 from podwire.explain.packets import PacketWhy
 from podwire.explain.services import ServiceWhy
+from podwire.ipam.views import IpamView
 from podwire.model.text import printable
 from podwire.statistics.views import PodStatisticsList, ServiceStatisticsList
 
@@ -71,6 +72,11 @@ def pods(*, stats: Stats = False, target: Target = HERE, output: Output = "table
         tell(ask(target.socket(), "GET", "/statistics/pods"), output, PodStatisticsList, traffic.pods)
     else:
         tell(ask(target.socket(), "GET", "/pods"), output, views.PodList, tables.pods)
+    return 0
+
+
+def ipam(*, target: Target = HERE, output: Output = "table") -> int:
+    tell(ask(target.socket(), "GET", "/ipam"), output, IpamView, tables.ipam)
     return 0
 
 

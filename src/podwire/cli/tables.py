@@ -13,6 +13,7 @@ from rich.text import Text
 
 from podwire import views
 from podwire.drift import DriftList
+from podwire.ipam.views import MANY, IpamView
 
 FEW = 3
 """Backends shown of each frontend where many Services are listed."""
@@ -31,8 +32,11 @@ def status(seen: views.StatusView) -> RenderableType:
     head = Text.assemble(f"node {seen.node}, podwire {seen.version}, up {duration(seen.uptime)}, ", ready)
     lines = Table.grid(padding=(0, 2, 0, 2))
     for block in seen.pod_cidrs:
-        free = str(block.free) if block.free < views.MANY else "many"
-        lines.add_row("pod addresses", f"{block.range}: {block.used} used, {free} free")
+        lines.add_row("pod addresses", f"{block.range}: {block.used} used, {_many(block.free)} free")
+    for pool in seen.pools:
+        if pool.pool:
+            of = f"pool {pool.pool}, {pool.blocks} {pool.family} block{'' if pool.blocks == 1 else 's'}"
+            lines.add_row("pod addresses", f"{of}: {pool.used} used, {_many(pool.free)} free")
     if seen.service_cidrs:
         lines.add_row("Service ranges", ", ".join(seen.service_cidrs))
     lines.add_row("MTU", str(seen.mtu) if seen.mtu else "not known yet")
@@ -81,6 +85,45 @@ def interface(seen: views.InterfaceView) -> RenderableType:
     for it in seen.interfaces:
         table.add_row(it.interface, it.link, ", ".join(it.addresses), state(it.state.value), it.sandbox[:12])
     return table
+
+
+def ipam(seen: IpamView) -> RenderableType:
+    parts: list[RenderableType] = []
+    if seen.blocks:
+        table = columns("BLOCK", "POOL", "USED", "FREE", "STATE")
+        for it in seen.blocks:
+            kind = "for the pod that asks for it" if it.single else "given"
+            pool = it.pool or "none (pod CIDR)"
+            table.add_row(it.range, pool, str(it.used), _many(it.free), f"not given: {it.idle}" if it.idle else kind)
+        parts.append(table)
+    else:
+        parts.append(Text(f"node {seen.node} has no addresses for pods"))
+    if seen.pools:
+        table = columns("POOL", "CIDRS", "RESERVED", "FOR", "BLOCKS", "NODES", "LEFT", "STATE")
+        for one in seen.pools:
+            table.add_row(
+                one.name,
+                ", ".join(one.cidrs),
+                ", ".join(one.reserved) or "none",
+                "all pods" if one.auto_assign else "who asks",
+                str(one.blocks),
+                str(one.nodes),
+                ", ".join(f"{_many(count)} {family}" for family, count in one.left.items()),
+                one.unused or "used",
+            )
+        parts += [Text(), table]
+    told = [f"due: to {verb} {it}" for verb, some in _due(seen) for it in some]
+    parts += [Text(line) for line in told]
+    parts += [Text(line, "red") for line in seen.short]
+    return Group(*parts)
+
+
+def _due(seen: IpamView) -> Iterable[tuple[str, tuple[str, ...]]]:
+    return ("take", seen.take), ("give back", seen.give), ("write down again", seen.renew)
+
+
+def _many(count: int) -> str:
+    return str(count) if count < MANY else "many"
 
 
 def history(seen: views.HistoryView, zone: tzinfo | None = None) -> RenderableType:

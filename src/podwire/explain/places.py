@@ -8,6 +8,7 @@ from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 from podwire import views
+from podwire.ipam.pools import pool_around
 from podwire.model.addresses import (
     Address,
     Family,
@@ -78,6 +79,8 @@ def where(known: Places, address: Address, pod: PodKey | None = None) -> str:
     if block is not None:
         key, reason = known.stranded[block]
         return f"{told} of node {key.name}, to which there is no route: {reason}"
+    if now.pools and (name := pool_around(now, address)) is not None:
+        return f"an address of pool {name}, in a block that no node has"
     return "outside of the cluster, by the node's own routes"
 
 

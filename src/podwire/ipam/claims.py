@@ -186,7 +186,7 @@ def _renewed(now: Snapshot) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
         if found is None:
             continue
         claim = Claim(*found)
-        rival = _rival(now, claim.cidr)
+        rival = _rival(now, address, claim.cidr)
         if rival is None:
             renew.add(claim)
         else:
@@ -196,10 +196,11 @@ def _renewed(now: Snapshot) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
     return tuple(sorted(renew)), tuple(conflicts)
 
 
-def _rival(now: Snapshot, cidr: Prefix) -> PodBlockKey | None:
-    """Which block stands in the way of another."""
-    if PodBlockKey(cidr) in now.blocks:
-        return PodBlockKey(cidr)
+def _rival(now: Snapshot, address: Address, cidr: Prefix) -> PodBlockKey | None:
+    """Which block stands in the way of one around an address that a pod has."""
+    for key in (PodBlockKey(Prefix(address, family_of(address).bits)), PodBlockKey(cidr)):
+        if key in now.blocks:
+            return key
     if pools.is_single(cidr):
         return None
     return next((it for it in sorted(now.blocks) if not pools.is_single(it.cidr) and overlap(it.cidr, cidr)), None)

@@ -120,16 +120,18 @@ def own_of(now: Snapshot, name: str) -> tuple[Prefix, ...]:
 
 def sources_of(now: Snapshot, name: str) -> tuple[Source, ...]:
     """The blocks of a pool that this node gives addresses from."""
-    if why_not(now, name) is not None:
-        return ()
-    pool = now.pools[PodPoolKey(name)]
-    return tuple(
-        Source(block, name, pool.reserved)
-        for block in own_of(now, name)
-        if not is_single(block)
-        and block not in now.contested
-        and any(block.first in cidr and block.length >= cidr.length for cidr in pool.cidrs)
-    )
+    mine = (block for block in own_of(now, name) if not is_single(block))
+    return tuple(Source(it, name, reserved_in(now, it)) for it in mine if why_idle(now, it) is None)
+
+
+def why_idle(now: Snapshot, block: Prefix) -> str | None:
+    """Why no pod gets addresses of a block of this node's; None: they do."""
+    name = now.blocks[PodBlockKey(block)].pool
+    if (why := why_not(now, name)) is not None:
+        return why
+    if not any(block.first in cidr and block.length >= cidr.length for cidr in now.pools[PodPoolKey(name)].cidrs):
+        return f"pool {name} does not hold it"
+    return "another node has a part of it, or it is a part of another node's" if block in now.contested else None
 
 
 def sources(now: Snapshot, pool: str = "") -> tuple[Source, ...]:

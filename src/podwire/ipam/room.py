@@ -24,6 +24,22 @@ def has_room(now: Snapshot, name: str, family: Family) -> bool:
     return next(free_blocks(now, name, family), None) is not None
 
 
+def count_free(now: Snapshot, name: str, family: Family) -> int:
+    """How many blocks of a pool overlap nobody's, whether or not they are reserved."""
+    pool, count = now.pools.get(PodPoolKey(name)), 0
+    for cidr in cidrs_of(now, name) if pool is not None else ():
+        if pool is None or cidr.family != family:
+            continue
+        base, bits = int.from_bytes(cidr.first, "big"), family.bits - pool.block_size(family)
+        most, begin = cidr.count >> bits, 0
+        for first, last in _occupied(now, family, ()):
+            start, end = max(begin, first - base >> bits), min(most, (last - base >> bits) + 1)
+            count += max(0, min(start, most) - begin)
+            begin = max(begin, min(end, most))
+        count += most - begin
+    return count
+
+
 def free_blocks(now: Snapshot, name: str, family: Family, more: Iterable[Prefix] = ()) -> Iterator[tuple[Prefix, int]]:
     """In the order in which this node takes them, each with the pods that it can hold. `more`: what is taken beside
     what the snapshot says."""

@@ -4,7 +4,7 @@ Invariants: what is counted as free is what a pod would get, no more. Addresses 
 them is free and no further block can be had.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from podwire.ipam import blocks, pools
 from podwire.ipam.pools import Source
@@ -24,21 +24,19 @@ class Use(Value, frozen=True):
 
 
 def uses(now: Snapshot, sources: Iterable[Source]) -> tuple[Use, ...]:
-    """In their order."""
+    """In their order. Who has an address that is a block of its own lives in that, not in the one around it."""
     sources = tuple(sources)
-    around = [it.block for it in sources]
-    living = _within(around, (Address(it) for it in now.ledger if isinstance(it, bytes)))
-    singles = (key.cidr.first for key in now.blocks if pools.is_single(key.cidr))
-    others = _within(around, (*now.node.addresses, *singles))
-    return tuple(
-        Use(
-            it,
-            blocks.capacity(it.block, it.reserved),
-            len(living[it.block]),
-            blocks.free(it.block, living[it.block] | others[it.block], it.reserved),
-        )
-        for it in sources
-    )
+    wide, narrow = ([it.block for it in sources if pools.is_single(it.block) is single] for single in (False, True))
+    pods = {Address(it) for it in now.ledger if isinstance(it, bytes)}
+    singles = {key.cidr.first for key in now.blocks if pools.is_single(key.cidr)}
+    living = _within(narrow, pods) | _within(wide, pods - singles)
+    others = _within(wide, (*now.node.addresses, *singles))
+    found = []
+    for it in sources:
+        here = living[it.block]
+        free = blocks.free(it.block, here | others.get(it.block, set()), it.reserved)
+        found.append(Use(it, blocks.capacity(it.block, it.reserved), len(here), free))
+    return tuple(found)
 
 
 def _within(around: Iterable[Prefix], addresses: Iterable[Address]) -> dict[Prefix, set[Address]]:
@@ -56,23 +54,37 @@ def asked_for(now: Snapshot) -> tuple[str, ...]:
     return tuple(sorted({it.pool for it in now.attachments.values() if it.pool}))
 
 
-def shortages(now: Snapshot) -> tuple[str, ...]:
-    """For whoever looks after the node: one line for each family of what all pods get, and of each pool in use."""
+class Shortage(Value, frozen=True):
+    """`of`: the ranges and pools in question. `dry`: it has pools, and no further block of them can be had."""
+
+    of: str
+    family: str
+    free: int
+    most: int
+    dry: bool = False
+
+    def __str__(self) -> str:
+        left = ", and no further block can be had" if self.dry else ""
+        count = f"{self.free} of {self.most} are free on this node (of {self.of}){left}"
+        return f"{self.family} addresses of pods run short: {count}"
+
+
+def shortages(now: Snapshot, one_in: int = 10) -> tuple[Shortage, ...]:
+    """Where less than that part is free: of what all pods get, and of each pool that pods have named."""
     names = [name for name in asked_for(now) if pools.why_not(now, name) is None]
-    return tuple(
-        line for name in ("", *names) for family in pools.families(now, name) for line in _short(now, name, family)
-    )
+    asked = ((name, family) for name in ("", *names) for family in pools.families(now, name))
+    found = (_short(now, name, family, one_in) for name, family in asked)
+    return tuple(it for it in found if it is not None)
 
 
-def _short(now: Snapshot, name: str, family: Family) -> Iterator[str]:
+def _short(now: Snapshot, name: str, family: Family, one_in: int) -> Shortage | None:
     held = [it for it in uses(now, pools.sources(now, name)) if it.source.block.family == family]
     free, most = sum(it.free for it in held), sum(it.capacity for it in held)
     asked = [it for it in ((name,) if name else pools.automatic(now)) if _has(now, it, family)]
-    if free * 10 >= most > 0 or (now.local.claims_blocks and any(has_room(now, it, family) for it in asked)):
-        return
+    if free * one_in >= most > 0 or (now.local.claims_blocks and any(has_room(now, it, family) for it in asked)):
+        return None
     of = ", ".join((*(str(it.source.block) for it in held if not it.source.pool), *(f"pool {it}" for it in asked)))
-    left = ", and no further block can be had" if asked and now.local.claims_blocks else ""
-    yield f"{family} addresses of pods run short: {free} of {most} are free on this node (of {of}){left}"
+    return Shortage(of, family.name, free, most, bool(asked) and now.local.claims_blocks)
 
 
 def _has(now: Snapshot, name: str, family: Family) -> bool:

@@ -1,0 +1,50 @@
+"""That addresses of pods run short, in the log: once when it comes, and when it is over.
+
+Invariants: what is told is what `podwire status` shows; nothing is told twice. Only what may change it is looked at.
+"""
+
+import asyncio
+import logging
+from typing import Any, NoReturn, Protocol
+
+from podwire.ipam.usage import shortages
+from podwire.model.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+
+class Controller(Protocol):
+    @property
+    def snapshot(self) -> Snapshot: ...
+
+    def next_record(self) -> asyncio.Future[Any]:
+        """Done when the next event has ended."""
+
+
+OVER = 5
+"""One in so many has to be free again until a shortage is over."""
+
+
+async def tell(controller: Controller) -> NoReturn:
+    """Never returns."""
+    told: dict[tuple[str, str], str] = {}
+    before: tuple[object, ...] = ()
+    while True:
+        ended, now = controller.next_record(), controller.snapshot
+        seen = now.ledger, now.nodes, now.pools, now.blocks
+        if len(before) != len(seen) or any(one is not other for one, other in zip(before, seen, strict=True)):
+            before, told = seen, _told(now, told)
+        await ended
+
+
+def _told(now: Snapshot, told: dict[tuple[str, str], str]) -> dict[tuple[str, str], str]:
+    """By what is short, and the family: the line. While not all is known nothing comes and nothing goes."""
+    if not now.whole:
+        return told
+    short = {(it.of, it.family): str(it) for it in shortages(now)}
+    still = {key for it in shortages(now, OVER) if (key := (it.of, it.family)) in told}
+    for key in sorted(short.keys() - told.keys()):
+        log.warning("%s", short[key])
+    for key in sorted(told.keys() - short.keys() - still):
+        log.info("no longer: %s", told[key])
+    return {key: told.get(key) or short[key] for key in short.keys() | still}
