@@ -201,8 +201,7 @@ def _frontend(now: Snapshot, frontend: Frontend, wanted: Serving) -> FrontendVie
         port=frontend.port,
         state=state_of(now, frontend, wanted),
         backends=tuple(
-            BackendView(show_address(backend.address), backend.port)
-            for backend in sorted(wanted.backends)[:MOST_BACKENDS]
+            BackendView(show_address(backend.address), backend.port) for backend in wanted.backends[:MOST_BACKENDS]
         ),
         beyond=max(0, len(wanted.backends) - MOST_BACKENDS),
     )

@@ -55,7 +55,7 @@ def frontend(number: int) -> Frontend:
 
 def come(*counts: int, first: int = 1) -> dict[Frontend, Change]:
     """Frontends with so many backends."""
-    some = [frozenset(Backend(parse_address(f"10.1.1.{n}"), 80) for n in range(1, count + 1)) for count in counts]
+    some = [tuple(sorted(Backend(parse_address(f"10.1.1.{n}"), 80) for n in range(1, count + 1))) for count in counts]
     return {frontend(n): Change(None, slots.slots(Serving(it), None)) for n, it in enumerate(some, first)}
 
 

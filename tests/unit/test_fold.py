@@ -242,7 +242,7 @@ def test_a_slice_that_changes_its_service_leaves_the_old_one() -> None:
         now, touched = fold(now, e.KubeStateChange(((slice_key, part),)))
     assert touched is not None
     assert {key.name for key in touched.services} == {"a", "b"}
-    backend = Serving(frozenset({Backend(parse_address("10.1.0.2"), 8080)}))
+    backend = Serving((Backend(parse_address("10.1.0.2"), 8080),))
     assert frontends(now, ServiceKey("default", "a")) == {
         Frontend(parse_address("10.96.0.1"), Protocol.TCP, 80): Serving()
     }

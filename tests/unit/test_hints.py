@@ -12,6 +12,7 @@ from podwire.model.addresses import parse_address, show_address
 from podwire.model.objects import (
     BackendPort,
     BackendSlice,
+    Hints,
     Member,
     Node,
     NodeKey,
@@ -36,8 +37,7 @@ def member(
         serving=ready or terminating,
         terminating=terminating,
         node=node,
-        for_zones=tuple(zones.split()),
-        for_nodes=tuple(nodes.split()),
+        hints=Hints(tuple(zones.split()), tuple(nodes.split())),
     )
 
 
@@ -103,10 +103,10 @@ ALL = "1 2 3"
     ],
 )
 def test_hints(members: list[Member], zone: str, cluster: str) -> None:
-    """Whatever the slices are in which the members come."""
-    for parts in ([members], [[one] for one in members]):
+    """Whatever the slices are in which the members come, and in whatever order: sorted, each once."""
+    for parts in ([members], [[one] for one in members], [[one] for one in reversed(members)], [members, members]):
         found = _pools(parts, zone)
-        assert {show_address(it.address) for it in found.cluster} == {f"10.1.0.{n}" for n in cluster.split()}
+        assert [show_address(it.address) for it in found.cluster] == [f"10.1.0.{n}" for n in cluster.split()]
 
 
 @pytest.mark.parametrize(
@@ -136,14 +136,14 @@ def test_hints(members: list[Member], zone: str, cluster: str) -> None:
 def test_an_address_that_is_there_twice(members: list[Member], cluster: str, local: str) -> None:
     for parts in ([members], [[one] for one in members], [[one] for one in reversed(members)]):
         found = _pools(parts, "a")
-        assert {show_address(it.address) for it in found.cluster} == {f"10.1.0.{n}" for n in cluster.split()}
-        assert {show_address(it.address) for it in found.local} == {f"10.1.0.{n}" for n in local.split()}
+        assert [show_address(it.address) for it in found.cluster] == [f"10.1.0.{n}" for n in cluster.split()]
+        assert [show_address(it.address) for it in found.local] == [f"10.1.0.{n}" for n in local.split()]
 
 
 def test_a_local_policy_knows_no_hints() -> None:
     here = [member(1, "b", "two", node="one"), member(2, "a", "one"), member(3, "b", "two", node="one")]
     found = _pools([here], "a")
-    assert {show_address(it.address) for it in found.local} == {"10.1.0.1", "10.1.0.3"}
+    assert [show_address(it.address) for it in found.local] == ["10.1.0.1", "10.1.0.3"]
 
 
 def _pools(parts: list[list[Member]], zone: str) -> Pool:

@@ -112,8 +112,8 @@ SOME = tuple(Backend(parse_address(f"10.2.{n >> 8}.{n & 255}"), 80) for n in ran
 def test_many_backends_in_a_line(change: Change, wanted: tuple[Backend, ...], says: str) -> None:
     step = Step("nftables", {FRONTEND: change}, {}, 1)
     decided = (
-        ("services", {"nftables": {FRONTEND: Serving(frozenset(wanted))}}),
-        ("services", {"nftables": {FRONTEND: Serving(frozenset({A}))}}),
+        ("services", {"nftables": {FRONTEND: Serving(wanted)}}),
+        ("services", {"nftables": {FRONTEND: Serving((A,))}}),
     )
     (line,) = record_of(Result(Resync(ResyncReason.ON_DEMAND), (step,), decided=decided), 1, 1.0).changes["services"]
     assert line.endswith(says)

@@ -15,6 +15,7 @@ from podwire.model.addresses import parse_address, parse_prefix, show_address
 from podwire.model.objects import (
     BackendPort,
     BackendSlice,
+    Hints,
     Member,
     Namespace,
     NamespaceKey,
@@ -293,7 +294,7 @@ def test_slice() -> None:
         BackendSlice(
             ServiceKey("a", "web"),
             (BackendPort("dns", UDP, 53), BackendPort("http", TCP, 8080)),
-            (Member(FOUR, node="n1", zone="z1", pod="a/web-a", for_zones=("z1",)),),
+            (Member(FOUR, node="n1", zone="z1", pod="a/web-a", hints=Hints(("z1",))),),
         ),
         "",
     )

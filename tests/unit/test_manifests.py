@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import watchfiles
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -688,7 +689,7 @@ async def test_without_file_events_the_clock_serves(
         raise OSError("OS file watch limit reached")
         yield
 
-    monkeypatch.setattr(manifests, "awatch", refused)
+    monkeypatch.setattr(watchfiles, "awatch", refused)
     async with watched(tmp_path, look_seconds=0.01) as seen:
         edit(tmp_path / "a.yaml", text("a"))
         await seen.until(a=80)

@@ -18,7 +18,7 @@ from podwire.controller.snapshot import fold
 from podwire.dataplane.nftables.slots import slots
 from podwire.model.addresses import Address, parse_address, parse_prefix
 from podwire.model.network import AllowedKey, Backend, Frontend, InternalKey, RestrictedKey, Slots
-from podwire.model.objects import Member, Node, NodeKey, Protocol, Service
+from podwire.model.objects import NO_HINTS, Hints, Member, Node, NodeKey, Protocol, Service
 from podwire.model.snapshot import Snapshot
 from podwire.services.frontends import allowed_sources, desired
 from tests.unit import world
@@ -62,7 +62,7 @@ def model(now: Snapshot, client: Address | None, to: Frontend) -> str | dict[Bac
     inside = client is None or any(client in block for node in now.nodes.values() for block in node.pod_cidrs)
     everywhere = choose(members, now)
     here = [(m, b) for m, b in members if m.node == "one"]
-    local = choose([(replace(m, for_zones=(), for_nodes=()), b) for m, b in here], now)
+    local = choose([(replace(m, hints=NO_HINTS), b) for m, b in here], now)
     only_local = service.external_local and not inside if external else service.internal_local
     if only_local:
         if not local and everywhere:
@@ -87,12 +87,12 @@ def choose(members: list[tuple[Member, Backend]], now: Snapshot) -> set[Backend]
     ready = [(m, b) for m, b in members if m.ready]
     if not ready:
         return {b for m, b in members if m.serving and m.terminating}
-    mine = [(m, b) for m, b in ready if "one" in m.for_nodes]
-    if mine and all(m.for_nodes for m, _ in ready):
+    mine = [(m, b) for m, b in ready if "one" in m.hints.nodes]
+    if mine and all(m.hints.nodes for m, _ in ready):
         return {b for _, b in mine}
     zone = dict(now.node.labels).get("topology.kubernetes.io/zone")
-    mine = [(m, b) for m, b in ready if zone in m.for_zones]
-    if mine and all(m.for_zones for m, _ in ready):
+    mine = [(m, b) for m, b in ready if zone in m.hints.zones]
+    if mine and all(m.hints.zones for m, _ in ready):
         return {b for _, b in mine}
     return {b for _, b in ready}
 
@@ -154,7 +154,7 @@ def test_who_serves(members: str, zone: str, expected: str) -> None:
         state, name, *hints = text.split(":")
         told = dict(hint.split("=") for hint in hints)
         zones, nodes = ((told[kind],) if kind in told else () for kind in ("zone", "node"))
-        made.append(Member(addresses[name], *states[state], node="two", for_zones=zones, for_nodes=nodes))
+        made.append(Member(addresses[name], *states[state], node="two", hints=Hints(zones, nodes)))
     node = Node(world.NODES[0].pod_cidrs, world.NODES[0].addresses, ((world.backends.ZONE, zone),) if zone else ())
     port = world.BackendPort("", Protocol.TCP, 8080)
     key = world.ServiceKey("default", "web")

@@ -25,6 +25,7 @@ from podwire.model.objects import (
     BackendPort,
     BackendSlice,
     Bandwidth,
+    Hints,
     HostPort,
     Member,
     Node,
@@ -107,8 +108,11 @@ members = st.builds(
     serving=st.booleans(),
     terminating=st.booleans(),
     node=st.sampled_from(("", "one", "two")),
-    for_zones=st.sampled_from(((), (), ("a",), ("a", "b"), ("b",))),
-    for_nodes=st.sampled_from(((), (), ("one",), ("two",))),
+    hints=st.builds(
+        Hints,
+        st.sampled_from(((), (), ("a",), ("a", "b"), ("b",))),
+        st.sampled_from(((), (), ("one",), ("two",))),
+    ),
 )
 service_keys = st.builds(ServiceKey, st.just("default"), st.sampled_from("abc"))
 slices = st.builds(

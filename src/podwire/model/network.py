@@ -272,14 +272,14 @@ class InternalKey(Value, frozen=True):
 
 
 class Serving(Value, frozen=True):
-    """What answers for a frontend.
+    """What answers for a frontend: its backends, sorted and each once.
 
     Without backends it is refused; `dropped`: it is passed over in silence, since others answer for it elsewhere.
     Those in `heavy` count `weight` times. `affinity`: a client keeps its backend for that many seconds, 0: not at all.
     `outside`: it is not for clients in the cluster, who have another list (`InternalKey`).
     """
 
-    backends: frozenset[Backend] = frozenset()
+    backends: tuple[Backend, ...] = ()
     dropped: bool = False
     affinity: int = 0
     heavy: frozenset[Backend] = frozenset()

@@ -172,11 +172,19 @@ class BackendPort(Value, frozen=True):
     port: int
 
 
+class Hints(Value, frozen=True):
+    """Whose clients a member should serve: those of these zones and nodes, both sorted."""
+
+    zones: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+NO_HINTS = Hints()
+
+
 class Member(Value, frozen=True):
     """One pod (or other host) in a slice. Its first address is the one that serves (EndpointSlice API). `pod`: its
     namespace and name with a slash between; "" where it is none, or not told.
-
-    `for_zones` and `for_nodes`, sorted: whose clients it should serve (its hints).
     """
 
     address: Address
@@ -186,8 +194,7 @@ class Member(Value, frozen=True):
     node: str = ""
     zone: str = ""
     pod: str = ""
-    for_zones: tuple[str, ...] = ()
-    for_nodes: tuple[str, ...] = ()
+    hints: Hints = NO_HINTS
 
     @property
     def target(self) -> PodKey | None:

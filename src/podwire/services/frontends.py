@@ -16,6 +16,7 @@ from podwire.model.homes import Homes
 from podwire.model.network import (
     AffinityKey,
     AllowedKey,
+    Backend,
     ClusterRangeKey,
     ExternalIPKey,
     ExternalKey,
@@ -30,7 +31,7 @@ from podwire.model.network import (
 from podwire.model.objects import Node, Service, ServiceKey, ServicePort
 from podwire.model.room import Ranked
 from podwire.model.snapshot import Snapshot, Touched
-from podwire.services.backends import NO_BACKENDS, NOBODY, Pool, pools
+from podwire.services.backends import NOBODY, Pool, pools
 
 Claim = Frontend | Address
 """What a Service claims: a frontend, or all of a cluster IP, external IP or load balancer's address."""
@@ -142,11 +143,12 @@ def is_local(service: Service, kind: Kind) -> bool:
 
 def _served(now: Snapshot, service: Service, pool: Pool, local: bool, outside: bool = False) -> Serving:
     backends, weight = pool.local if local else pool.cluster, now.local.local_weight
-    heavy = pool.local & backends if weight > 1 and not local else NO_BACKENDS
+    heavy = frozenset(pool.local).intersection(backends) if weight > 1 and not local else NO_BACKENDS
     dropped = local and pool.known and not backends
     return Serving(backends, dropped, service.affinity, heavy, weight if heavy else 1, outside)
 
 
+NO_BACKENDS: frozenset[Backend] = frozenset()
 NO_ADDRESSES: frozenset[Address] = frozenset()
 
 

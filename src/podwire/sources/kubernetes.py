@@ -5,7 +5,7 @@ values: what has no order is sorted and free of duplicates. A wrong field raises
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from sys import intern
 from typing import Any, NamedTuple
@@ -374,7 +374,13 @@ def _member(family: Family, namespace: str, endpoint: Endpoint) -> objects.Membe
         tuple(sorted({intern(each.name) for each in some or ()}))
         for some in (endpoint.hints.for_zones, endpoint.hints.for_nodes)
     )
-    return objects.Member(address, ready, serving, terminating, node, zone, pod, zones, nodes)
+    return objects.Member(address, ready, serving, terminating, node, zone, pod, _same(objects.Hints(zones, nodes)))
+
+
+@lru_cache(maxsize=1024)
+def _same(hints: objects.Hints) -> objects.Hints:
+    """Members of a zone have the same: once is enough to remember."""
+    return hints
 
 
 def _serving_address(family: Family, given: list[str]) -> Address:

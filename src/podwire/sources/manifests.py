@@ -17,8 +17,6 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from watchfiles import awatch
-
 from podwire.controller.events import Event, KubeStateChange, Resync, ResyncReason
 from podwire.model.objects import Object, ObjectKey
 from podwire.sources.batches import batches
@@ -225,6 +223,8 @@ class Manifests:
 
         Above a missing directory only the entries of `anchor` itself are watched, not what is below them.
         """
+        from watchfiles import awatch  # a megabyte that who follows an API server does not need
+
         events = awatch(
             anchor,
             watch_filter=None,

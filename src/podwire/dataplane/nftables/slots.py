@@ -42,7 +42,7 @@ def _all_in_place(wanted: Serving, now: Slots, size: int) -> bool:
         and not wanted.heavy
         and held.count(None) == size - len(wanted.backends)
         and None not in held[: size // 2]
-        and wanted.backends == {backend for backend in held if backend is not None}
+        and {*wanted.backends} == {backend for backend in held if backend is not None}
     )
 
 
@@ -56,7 +56,7 @@ def _placed(wanted: Serving, now: Slots | None, size: int) -> list[Backend | Non
             left[backend] -= 1
     found += [None] * (size - len(found))
     free = [number for number, backend in enumerate(found) if backend is None]
-    new = [backend for backend in sorted((b for b, n in left.items() if n), key=_order) for _ in range(left[backend])]
+    new = [backend for backend, times in left.items() for _ in range(times)]
     for number, backend in zip(free, new, strict=False):
         found[number] = backend  # the lowest free slot: the lower half fills first
     _fill_lower_half(found)
@@ -70,11 +70,11 @@ def _total(wanted: Serving) -> int:
 
 
 def _counts(wanted: Serving) -> dict[Backend, int]:
-    """How many slots each gets."""
+    """How many slots each gets, in order."""
     most, heavy = CLASSES[-1], wanted.weight
     if len(wanted.backends) + len(wanted.heavy) * (heavy - 1) <= most:
         return {backend: heavy if backend in wanted.heavy else 1 for backend in wanted.backends}
-    return dict.fromkeys(sorted(wanted.backends, key=_order)[:most], 1)
+    return dict.fromkeys(wanted.backends[:most], 1)
 
 
 def _fill_lower_half(slots: list[Backend | None]) -> None:
@@ -84,7 +84,3 @@ def _fill_lower_half(slots: list[Backend | None]) -> None:
             while slots[top] is None:
                 top -= 1
             slots[hole], slots[top] = slots[top], None
-
-
-def _order(backend: Backend) -> tuple[bytes, int]:
-    return backend.address, backend.port
