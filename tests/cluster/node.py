@@ -5,7 +5,8 @@ groups are below one that has the node's name.
 """
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster.control_plane import ControlPlane
@@ -135,6 +136,15 @@ class Node:
         )
 
     def restart_kubelet(self) -> None:
+        with self.without_kubelet():
+            pass
+
+    @contextmanager
+    def without_kubelet(self) -> Iterator[None]:
+        """What it has begun goes on. Raises DidNotStart where it does not come back."""
         assert self._kubelet is not None
         self._kubelet.kill()
-        self.join()
+        try:
+            yield
+        finally:
+            self.join()

@@ -16,6 +16,8 @@ from tests.cluster.parts.places import CACHE, CannotBuild, digest, say
 PAUSE = "registry.k8s.io/pause:3.10.2"
 AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
 BUSYBOX = "registry.k8s.io/e2e-test-images/busybox:1.37.0-2"
+WEB_SERVER = "podwire.test/web:1"
+"""Answers HTTP at port 80, as the one does that critest would fetch."""
 COREDNS = "registry.k8s.io/coredns/coredns:v1.15.0"
 
 # What the tests execute in agnhost and its kin: sh, curl, dig, nc, iperf, conntrack and the like.
@@ -98,6 +100,7 @@ def _write(done: Path, directory: Path) -> None:
             {"Entrypoint": ["/agnhost"], "Cmd": ["pause"]},
             [{"/": tools}, agnhost],
         ),
+        Image([WEB_SERVER], {"Entrypoint": ["/agnhost", "netexec", "--http-port=80"]}, [agnhost]),
         Image([BUSYBOX, f"{e2e}/busybox:1.36.1-1"], {"Cmd": ["sh"]}, [{"/": busybox}]),
         Image(
             [f"{e2e}/regression-issue-74839:1.5"],

@@ -64,7 +64,7 @@ GROUPS = (
             "portmap": f"{_PLUGINS}/meta/portmap",
             "bandwidth": f"{_PLUGINS}/meta/bandwidth",
         },
-        {},
+        {"critest": "sigs.k8s.io/cri-tools/cmd/critest"},
     ),
     Group("coredns", ("-ldflags", "-s -w"), {"coredns": "github.com/coredns/coredns"}, {}),
     Group("pause", ("-ldflags", "-s -w"), {"pause": "podwire.test/pause"}, {}),

@@ -7,6 +7,8 @@ import (
 	_ "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"
 	_ "github.com/containerd/containerd/v2/cmd/ctr"
 	_ "sigs.k8s.io/cri-tools/cmd/crictl"
+	_ "sigs.k8s.io/cri-tools/pkg/benchmark"
+	_ "sigs.k8s.io/cri-tools/pkg/validate"
 	_ "github.com/containernetworking/cni/cnitool"
 	_ "github.com/containernetworking/plugins/plugins/main/bridge"
 	_ "github.com/containernetworking/plugins/plugins/main/loopback"
