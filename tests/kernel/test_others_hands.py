@@ -167,6 +167,23 @@ async def test_our_own_work_and_what_is_not_ours_disturb_nothing(watched: Rig) -
     assert not [record for record in controller.history if record.event.startswith("Disturbed")]
 
 
+FOREIGN = "nft 'add table {0} foreign; add chain {0} foreign {1} {{ type nat hook postrouting priority 99; }}'"
+
+
+@pytest.mark.parametrize("chain", ["theirs", "pre", "post"])
+async def test_others_tables_are_no_part_of_ours(watched: Rig, chain: str) -> None:
+    """With chains of any names, in the same families: the kernel lists all of a family together."""
+    for family in ("ip", "ip6", "inet"):
+        by_hand(FOREIGN.format(family, chain))
+        by_hand(f"nft add rule {family} foreign {chain} counter; nft 'add set {family} foreign svc {{ type mark; }}'")
+    assert await watched.drift() == []
+    assert (await watched.resync()).error is None
+    await watched.stop()
+    assert (await watched.start(OBJECTS)).error is None
+    assert set(watched.writes().values()) == {0}
+    assert {ask(watched.pods["c"], "10.96.0.10")[0] for _ in range(30)} == {"a", "b"}
+
+
 async def test_a_change_that_nothing_told_is_found_by_the_generation(watched: Rig) -> None:
     """As between our leaving the kernel's group and our commit."""
     with watched.running.nftables._watch.own() as told:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from podwire.dataplane.messages import CREATE, NESTED, Message, attr, attrs, nest, text, walk
 from podwire.dataplane.nftables.affinity import seconds_of
-from podwire.dataplane.nftables.layout import SEAL
+from podwire.dataplane.nftables.layout import SEAL, TABLE
 from podwire.dataplane.nftables.wire import (
     APPEND,
     DELCHAIN,
@@ -35,6 +35,8 @@ _SET_ID = 10
 _DYNSET_TIMEOUT = 6
 _TOLD = (*_SHAPE, 13)
 """Of a set's attributes, to make one like it: nft's own notes, too."""
+_IN_TABLE, _TABLE = 1, TABLE.encode() + b"\0"
+"""Of chains, rules and sets alike."""
 _COMMENT = 12
 """Of a chain's attributes."""
 _CHAIN_SHAPE = (4, 5, 7, 10)
@@ -65,9 +67,9 @@ class Rules(NamedTuple):
     ) -> "Rules":
         """From the bodies of the table and of three dumps; the seal is no part of it."""
         flags = next((int.from_bytes(attrs(body, 4).get(_TABLE_FLAGS, b""), "big") for body in tables), 0)
-        by_name = {seen[3][:-1].decode(errors="replace"): seen for seen in (attrs(body, 4) for body in chains)}
-        listed = [(seen[2], seen[4]) for seen in (attrs(body, 4) for body in rules)]
-        shapes = (attrs(body, 4) for body in sets)
+        by_name = {_name(seen[3]): seen for seen in _ours(chains)}
+        listed = [(seen[2], seen[4]) for seen in _ours(rules)]
+        shapes = _ours(sets)
         return cls(flags, by_name, listed, sorted(tuple(seen.get(n, b"") for n in _SHAPE) for seen in shapes))
 
     def constant(self) -> "Rules":
@@ -105,6 +107,12 @@ class Rules(NamedTuple):
             yield from rule
         for shape in self.sets:
             yield from shape
+
+
+def _ours(bodies: Iterable[bytes]) -> Iterator[dict[int, bytes]]:
+    """Of our table: whatever table a dump of chains asks for, the kernel tells those of all."""
+    told = (attrs(body, 4) for body in bodies)
+    return (seen for seen in told if seen.get(_IN_TABLE) == _TABLE)
 
 
 def _name(packed: bytes) -> str:
