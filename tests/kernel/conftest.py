@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tests.kernel import runtime
 from tests.kernel.rig import MakeSpace, Rig, Space, entered, silence, spaces
 
 
@@ -39,3 +40,17 @@ async def rig(node: Space, make_space: MakeSpace, tmp_path: Path) -> AsyncIterat
     rig = Rig(tmp_path, make_space)
     yield rig
     await rig.stop()
+
+
+@pytest.fixture(scope="session")
+def cnitool() -> None:
+    """Built while this thread is where the network is, as a fixture of the session comes before all others."""
+    for version in (runtime.NEW, runtime.OLD):
+        runtime.built(runtime.CNITOOL, version)
+
+
+@pytest.fixture(scope="session")
+def plugins() -> None:
+    """The CNI project's own that are chained after ours."""
+    for name in ("portmap", "bandwidth", "tuning"):
+        runtime.built(f"{runtime.PLUGINS}/{name}", runtime.PLUGINS_VERSION)

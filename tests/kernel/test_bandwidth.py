@@ -4,16 +4,13 @@ Invariants: of two pods only `a` has rates. A rate is told by what arrives after
 """
 
 import asyncio
-import socket
-import threading
-import time
-from contextlib import suppress
 
 import pytest
 
 from podwire.model.objects import Bandwidth, Rate
 from tests.kernel.hands import links_gone, pods_links
-from tests.kernel.rig import Rig, Space, by_hand, in_space, sh
+from tests.kernel.rates import measured
+from tests.kernel.rig import Rig, by_hand, sh
 
 MBIT = 1_000_000
 SLOW, FAST = Rate(20 * MBIT, 256_000), Rate(60 * MBIT, 256_000)
@@ -26,41 +23,6 @@ async def attached(rig: Rig, **rates: Rate) -> None:
     assert (await rig.start()).error is None
     assert (await rig.add("a", bandwidth=Bandwidth(**rates))).error is None
     assert (await rig.add("b")).error is None
-
-
-def measured(sender: Space, receiver: Space, to: str, seconds: float = 1.5) -> float:
-    """Bits per second that arrive, by TCP, once half a second has gone."""
-    family = socket.AF_INET6 if ":" in to else socket.AF_INET
-    with in_space(receiver, family, socket.SOCK_STREAM) as listener:
-        listener.bind((to, 0))
-        listener.listen()
-        ended = threading.Event()
-
-        def send() -> None:
-            with in_space(sender, family, socket.SOCK_STREAM) as client:
-                client.connect(listener.getsockname()[:2])
-                client.settimeout(0.2)
-                with suppress(BrokenPipeError, ConnectionResetError):  # the other end has heard enough
-                    while not ended.is_set():
-                        with suppress(TimeoutError):
-                            client.send(bytes(16384))
-
-        thread = threading.Thread(target=send)
-        thread.start()
-        try:
-            with listener.accept()[0] as connection:
-                begun = time.monotonic() + 0.5
-                count, first = 0, begun
-                while (now := time.monotonic()) < begun + seconds:
-                    size = len(connection.recv(1 << 20))
-                    if now < begun:
-                        first = now
-                    else:
-                        count += size
-                return count * 8 / (now - first)
-        finally:
-            ended.set()
-            thread.join()
 
 
 @pytest.mark.parametrize("addresses", [("10.1.1.2", "10.1.1.3"), ("fd01::2", "fd01::3")], ids=["IPv4", "IPv6"])
