@@ -46,8 +46,9 @@ from podwire.nodes import ends, outside, own, routes
 from podwire.pods import wiring
 from podwire.preflight import CannotStart
 from podwire.services import frontends
-from podwire.sources import cni_server, kernel_watch, kube_status, node_addresses
+from podwire.sources import cni_ipam, cni_server, kernel_watch, kube_status, node_addresses
 from podwire.sources.cni_calls import CallServer
+from podwire.sources.ipam_leases import Leases
 from podwire.sources.kube_api import Api
 from podwire.sources.kube_config import KubeConfigError, read_access
 from podwire.sources.kube_credentials import Credentials
@@ -141,6 +142,7 @@ class Agent:
         self.manifests = Manifests(config.manifests) if config.manifests is not None else None
         self.kubernetes = KubernetesObjects(self.api, config.node_name) if self.api is not None else None
         self.health = HealthServer(self.controller, self.api is not None, config.healthz_listen)
+        self.leases = Leases(config.leases)
         self._collecting: asyncio.Task[None] | None = None
         self.restored: Restored | None = None
 
@@ -203,7 +205,7 @@ class Agent:
             found += self.manifests.loaded.errors
         if self.kubernetes is not None:
             found += self.kubernetes.errors
-        found += self.health.errors + self.clients.troubles
+        found += self.health.errors + self.clients.troubles + self.leases.troubles
         return tuple(map(printable, found))
 
     def close(self) -> None:
@@ -280,7 +282,8 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
     if config.metrics_listen is not None:
         monitored = await admin.serve_monitors(*config.metrics_listen, controller, agent.facts, agent.statistics)
         stack.push_async_callback(monitored.cleanup)
-    server = await cni_server.serve(config.cni_socket, config.spool, controller)
+    tasks.keep("the return of leases", lambda _: cni_ipam.keep_giving_back(agent.leases, controller))
+    server = await cni_server.serve(config.cni_socket, config.spool, controller, agent.leases)
     stack.push_async_callback(server.stop, 1.0)
     tasks.essential("the CNI server", _served(server))
     files = (config.state_dir, config.lock, config.cni_socket, config.admin_socket)

@@ -104,6 +104,11 @@ class Config(Struct, frozen=True):
         return self.state_dir / "spool"
 
     @property
+    def leases(self) -> Path:
+        """What IPAM plugins have given to pods, until they have it back."""
+        return self.state_dir / "leases"
+
+    @property
     def ready_mark(self) -> Path:
         """That the agent could attach pods since the node's boot: the CNI plugin looks while no agent answers."""
         return self.state_dir / "ready"

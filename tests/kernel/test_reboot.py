@@ -19,6 +19,7 @@ from podwire.controller import loop
 from podwire.model.addresses import show_address
 from podwire.model.objects import PodKey
 from podwire.sources import cni_server
+from podwire.sources.ipam_leases import Leases
 from tests.kernel.hands import links_gone
 from tests.kernel.process import AgentProcess
 from tests.kernel.rig import Rig, Space, ask, by_hand, dump, identity, respond, service, sh, silence
@@ -176,7 +177,9 @@ async def test_spooled_dels_of_the_boot_before_are_harmless(booted: Node) -> Non
         sh("ip", "netns", "del", rig.pods.pop(pod).name)
         spooled(rig, f"sandbox-{pod}")
     await booted.boot()
-    server = await cni_server.serve(rig.directory / "cni.sock", rig.directory / "spool", rig.running.controller)
+    server = await cni_server.serve(
+        rig.directory / "cni.sock", rig.directory / "spool", rig.running.controller, Leases(rig.directory / "leases")
+    )
     try:
         assert booted.pods == {"web"}
         assert list((rig.directory / "spool").iterdir()) == []

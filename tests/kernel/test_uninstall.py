@@ -62,6 +62,7 @@ LEFT = [
     "podwire.db", "podwire.db-wal", "podwire.db-shm", "podwire.db.damaged-1", "podwire.db.damaged-2-wal",
     "cni.sock", "admin.sock", "ready", ".ready", ".ready.7", "counts", ".counts", ".counts.7", "lock",
     "spool/00000000000000000001-7.del", "spool/00000000000000000001-7.del.bad", "spool/00000000000000000001-7.tmp",
+    "leases/da39a3ee.lease", "leases/da39a3ee.lease.bad", "leases/da39a3ee.tmp",
 ]  # fmt: skip
 """All that an agent or a plugin may leave in the state directory, wherever it is killed."""
 
@@ -83,7 +84,7 @@ def test_whatever_was_left_the_state_directory_goes(tmp_path: Path, left: str) -
 
 
 @pytest.mark.usefixtures("node")
-@pytest.mark.parametrize("kept", ["notes", "spool/notes/a", "ready/a"])
+@pytest.mark.parametrize("kept", ["notes", "spool/notes/a", "leases/notes/a", "ready/a"])
 def test_what_somebody_else_has_put_there_stays(tmp_path: Path, kept: str, capsys: pytest.CaptureFixture[str]) -> None:
     state = tmp_path / "state"
     (state / kept).parent.mkdir(parents=True)

@@ -12,6 +12,7 @@ from podwire.controller.difference import Scope
 from podwire.controller.events import Resync, ResyncReason
 from podwire.pods.wiring import NODE_MAC
 from podwire.sources import cni_server
+from podwire.sources.ipam_leases import Leases
 from tests.bench.late import listed
 from tests.kernel.rig import Rig, Space, ask, dump, respond, service, sh
 
@@ -26,7 +27,7 @@ class Runtime:
     async def start(self, **objects: Any) -> None:
         assert (await self.rig.start(**objects)).error is None
         running = self.rig.running.controller
-        self.cni = cni_server.Cni(running, self.rig.directory / "spool", asyncio.Lock(), [])
+        self.cni = cni_server.calls(running, self.rig.directory / "spool", Leases(self.rig.directory / "leases"))
 
     async def call(self, verb: str, space: Space | None = None, interface: str = "eth0", **config: Any) -> Any:
         """What is answered; the sandbox is called as its namespace."""

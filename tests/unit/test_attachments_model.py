@@ -34,6 +34,7 @@ from podwire.model.objects import AttachmentKey
 from podwire.model.snapshot import Snapshot
 from podwire.pods.names import interface_name
 from podwire.sources import cni_server
+from podwire.sources.ipam_leases import Leases
 from podwire.store.rows import Store
 from tests.unit import world
 from tests.unit.world import Memory
@@ -154,7 +155,7 @@ class Node(RuleBasedStateMachine):
         await self.controller.submit(restored)
         await self.controller.submit(Resync(ResyncReason.STARTUP, {world.NODE: world.NODES[0]}))
         await self._caught_up()
-        self.cni = cni_server.Cni(self.controller, self.config.spool, asyncio.Lock(), [])
+        self.cni = cni_server.calls(self.controller, self.config.spool, Leases(self.config.leases))
 
     async def _killed(self, turns: int) -> None:
         """A start that is killed after so many turns of the event loop."""

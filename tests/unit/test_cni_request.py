@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from podwire.cni.errors import VERSIONS, CniError, ErrorCode, encode_error
 from podwire.cni.request import Request, check_interface, parse_arguments, parse_request
 from podwire.cni.result import DNS
+from podwire.model.addresses import parse_address
 from podwire.model.objects import AttachmentKey, PodKey
 
 SANDBOX = "0123abcd" * 8
@@ -131,7 +132,9 @@ def test_a_wrong_environment(environment: dict[str, str | None], code: int, text
         pytest.param({"cniVersion": "1.0.0"}, 7, "name: expected a letter or digit", id="no name"),
         pytest.param(CONFIG | {"name": "-x"}, 7, "found '-x'", id="wrong name"),
         pytest.param(CONFIG | {"prevResult": {}}, 7, "prevResult: podwire must be the first", id="second in a list"),
-        pytest.param(CONFIG | {"ipam": {"type": "dhcp"}}, 2, 'ipam: not supported: {"type":"dhcp"}', id="other IPAM"),
+        pytest.param(CONFIG | {"ipam": {"type": "a/b"}}, 7, "ipam.type: expected the name of a plugin", id="no plugin"),
+        pytest.param(CONFIG | {"ipam": {"type": "podwire"}}, 7, "ipam.type: expected another plugin", id="ourselves"),
+        pytest.param(CONFIG | {"ipam": {"ranges": []}}, 7, "ipam.type: expected the name", id="no type"),
         pytest.param(
             CONFIG | {"runtimeConfig": {"bandwidth": {"ingressRate": 80}}},
             7,
@@ -144,7 +147,17 @@ def test_a_wrong_environment(environment: dict[str, str | None], code: int, text
             "runtimeConfig.portMappings[0].hostPort: expected a number from 1 to 65535; found 0",
             id="port mappings",
         ),
-        pytest.param(CONFIG | {"runtimeConfig": {"ips": ["10.0.0.9/24"]}}, 2, "runtimeConfig.ips", id="fixed address"),
+        pytest.param(CONFIG | {"runtimeConfig": {"ips": ["10.0.0.x"]}}, 7, "runtimeConfig.ips[0]: exp", id="address"),
+        pytest.param(CONFIG | {"args": {"cni": {"mac": "x"}}}, 7, "args.cni.mac: expected a MAC", id="MAC address"),
+        pytest.param(
+            CONFIG | {"runtimeConfig": {"ipRanges": [[{"subnet": "10.1.0.0/24"}]]}},
+            2,
+            'runtimeConfig.ipRanges: not supported: [[{"subnet":"10.1.0.0/24"}]]',
+            id="ranges that an IPAM plugin would take",
+        ),
+        pytest.param(
+            CONFIG | {"ipam": {"type": "x"}, "runtimeConfig": {"deviceID": "0000:04:00.5"}}, 2, "deviceID", id="device"
+        ),
     ],
 )
 def test_a_wrong_configuration(config: Any, code: int, text: str) -> None:
@@ -225,6 +238,29 @@ def taken(name: str) -> bool:
     except CniError:
         return False
     return True
+
+
+def test_what_a_runtime_asks_for_beside_an_interface() -> None:
+    arguments = ENVIRONMENT["CNI_ARGS"] + ";IP=fd00::9;MAC=02:00:5e:00:00:01"
+    config = CONFIG | {"runtimeConfig": {"ips": ["10.1.0.9/24"]}, "args": {"cni": {"mac": "02-00-5e-00-00-01"}}}
+    for command in ("ADD", "CHECK"):
+        asked = ask({"CNI_COMMAND": command, "CNI_ARGS": arguments}, config)
+        assert asked.addresses == (parse_address("10.1.0.9"), parse_address("fd00::9"))
+        assert asked.mac == bytes.fromhex("02005e000001")
+        assert asked.delegation is None
+    assert ask(config=CONFIG | {"args": "anything"}).addresses == ()
+
+
+def test_whoever_has_another_ipam_plugin_leaves_addresses_to_it_and_nothing_else() -> None:
+    told = {"ips": ["what it understands"], "mac": "02:00:5e:00:00:01", "ipRanges": [[]]}
+    config = CONFIG | {"ipam": {"type": "host-local"}, "runtimeConfig": told}
+    asked = ask(config=config)
+    assert (asked.addresses, asked.mac) == ((), bytes.fromhex("02005e000001"))
+    assert asked.delegation is not None
+    assert (asked.delegation.plugin, asked.delegation.stdin) == ("host-local", json.dumps(config).encode())
+    assert set(asked.delegation.environment) == {f"{name}={value}" for name, value in ENVIRONMENT.items()}
+    assert ask({"CNI_COMMAND": "DEL"}, config).delegation is not None
+    assert ask({"CNI_COMMAND": "DEL"}, config | {"ipam": {"type": "a/b"}}).delegation is None
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))

@@ -8,7 +8,7 @@ import pytest
 from podwire.cni import shim
 from podwire.cni.errors import VERSIONS, CniError
 from podwire.cni.result import DNS, AddResult, End, add_result, decode_previous, encode, encode_versions, missing
-from podwire.model.addresses import parse_address
+from podwire.model.addresses import parse_address, parse_prefix
 
 NETNS = "/run/netns/x"
 NODE, POD = End("pw0123456789ab", bytes.fromhex("eeeeeeeeeeee")), End("eth0", bytes.fromhex("0201030405ff"))
@@ -16,10 +16,14 @@ ROUTED = [
     (parse_address("10.1.0.2"), parse_address("169.254.1.1")),
     (parse_address("fd00:1::2"), parse_address("fe80::1")),
 ]
+WAYS = [
+    (parse_prefix("0.0.0.0/0"), parse_address("169.254.1.1")),
+    (parse_prefix("::/0"), parse_address("fe80::1")),
+]
 
 
 def result(version: str = "1.1.0") -> AddResult:
-    return add_result(version, NODE, POD, NETNS, 1450, ROUTED)
+    return add_result(version, NODE, POD, NETNS, 1450, ROUTED, WAYS)
 
 
 BOTH_MACS = [
@@ -52,7 +56,7 @@ def test_an_add_is_answered_in_the_version_asked(version: str, interfaces: Any, 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_dns_is_handed_on(version: str) -> None:
-    told = add_result(version, NODE, POD, NETNS, 1450, ROUTED, DNS(("10.96.0.10",), search=("a", "b")))
+    told = add_result(version, NODE, POD, NETNS, 1450, ROUTED, WAYS, DNS(("10.96.0.10",), search=("a", "b")))
     assert json.loads(encode(told))["dns"] == {"nameservers": ["10.96.0.10"], "search": ["a", "b"]}
     assert missing(told, result(version), NETNS) == missing(result(version), told, NETNS) == []
 

@@ -29,6 +29,7 @@ from podwire.pods.names import interface_name, pod_mac
 from podwire.sources import cni_server
 from podwire.sources.cni_calls import CallServer
 from podwire.sources.cni_spool import spooled
+from podwire.sources.ipam_leases import Leases
 from tests.unit import shims
 
 NODE = Node(pod_cidrs=(parse_prefix("10.1.0.0/30"), parse_prefix("fd00:1::/64")))
@@ -82,10 +83,10 @@ class Served:
 
     def __init__(self, directory: Path) -> None:
         self.controller = Fake()
-        self.socket, self.spool = directory / "cni.sock", directory / "spool"
+        self.socket, self.spool, self.leases = directory / "cni.sock", directory / "spool", directory / "leases"
 
     async def start(self) -> CallServer:
-        return await cni_server.serve(self.socket, self.spool, self.controller)
+        return await cni_server.serve(self.socket, self.spool, self.controller, Leases(self.leases))
 
     async def call(self, body: bytes) -> tuple[int, Any]:
         """Exit code and what was printed."""
@@ -226,7 +227,7 @@ async def test_whatever_a_del_meets_it_is_tried_again(served: Served, number: in
 
 CODES: dict[str, tuple[int, Callable[[Served], object], bytes]] = {
     "incompatible version": (1, lambda _: None, b"ADD|cniVersion=0.3.1"),
-    "unsupported field": (2, lambda _: None, b"ADD|ipam={}"),
+    "unsupported field": (2, lambda _: None, b'ADD|runtimeConfig={"deviceID":1}'),
     "unknown container": (3, lambda _: None, b"CHECK|"),
     "invalid environment": (4, lambda _: None, b"ADD|CNI_IFNAME=a/b"),
     "I/O failure": (5, lambda it: it.controller.failing.update({AddPod: "no space left"}), b"ADD|"),
@@ -255,7 +256,7 @@ async def test_each_code_in_each_version(served: Served, code: str, version: str
     if name.startswith("CNI_"):
         environment = {name: value}
     elif equals:
-        config |= {name: {"type": "x"} if name == "ipam" else {} if value == "{}" else value}
+        config |= {name: json.loads(value) if value.startswith("{") else value}
     if command == "CHECK after ADD":
         await served.ask("ADD")
         command = "CHECK"

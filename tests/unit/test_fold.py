@@ -57,7 +57,7 @@ def test_from_any_state_by_any_order_the_same_is_desired(way: list[e.KubeStateCh
     assert indexes(now) == indexes(other) == indexes(listed)
 
 
-anything = world.kube_changes | world.pod_events | world.wishful | world.address_events
+anything = world.kube_changes | world.pod_events | world.wishful | world.delegated | world.address_events
 
 
 @settings(max_examples=200)

@@ -56,7 +56,9 @@ def test_files_appear_whole_and_the_configuration_is_for_old_and_new_runtimes(tm
         "cniVersion": "1.0.0",
         "cniVersions": ["0.4.0", "1.0.0", "1.1.0"],
         "name": "podwire",
-        "plugins": [{"type": "podwire", "capabilities": dict.fromkeys(("portMappings", "bandwidth", "dns"), True)}],
+        "plugins": [
+            {"type": "podwire", "capabilities": dict.fromkeys(("portMappings", "bandwidth", "ips", "mac", "dns"), True)}
+        ],
     }
 
 

@@ -18,7 +18,7 @@ from podwire.controller.transaction import Transaction
 from podwire.dataplane.linux import render as linux
 from podwire.dataplane.nftables import slots as nftables
 from podwire.ipam.allocation import NOTHING, Wish
-from podwire.model.addresses import FAMILIES, Address, parse_address, parse_prefix, parse_range
+from podwire.model.addresses import FAMILIES, Address, Prefix, parse_address, parse_prefix, parse_range
 from podwire.model.network import Frontend, HostPortKey, Slots
 from podwire.model.objects import (
     AttachmentKey,
@@ -188,13 +188,37 @@ def _add_pod(
     key: AttachmentKey, ports: list[HostPort], ingress: Rate | None, egress: Rate | None, wish: Wish = NOTHING
 ) -> e.AddPod:
     pod, netns, bandwidth = PodKey("default", key.sandbox), f"/run/netns/{key.sandbox}", Bandwidth(ingress, egress)
-    ports = sorted(ports)
-    return e.AddPod(key, pod, netns, host_ports=tuple(ports), bandwidth=bandwidth, pool=wish.pool, fixed=wish.fixed)
+    asked = {"pool": wish.pool, "fixed": wish.fixed, "requested": wish.requested}
+    return e.AddPod(key, pod, netns, host_ports=tuple(sorted(ports)), bandwidth=bandwidth, **asked)
 
 
 add_pods = st.builds(_add_pod, attachment_keys, st.just([]) | host_ports, rates, rates)
 wishes = st.sampled_from((NOTHING, Wish("blue"), Wish("green"), Wish("none"), Wish(fixed=(parse_address("10.2.0.9"),))))
-wishful = st.builds(_add_pod, attachment_keys, st.just([]), st.none(), st.none(), wishes)
+ASKED = tuple(
+    map(parse_address, ("10.1.1.1", "10.1.1.3", "10.1.1.5", "fd01::3", "10.2.0.9", "192.168.0.1", "10.9.9.9"))
+)
+"""What pods may ask for, or another IPAM plugin gives them: the node's own, its pods', a pool's, and nobody's."""
+asked = st.lists(st.sampled_from(ASKED), min_size=1, max_size=2, unique=True).map(tuple)
+wishful = st.builds(
+    _add_pod, attachment_keys, st.just([]), st.none(), st.none(), wishes | asked.map(lambda them: Wish(requested=them))
+)
+MACS = (b"", bytes.fromhex("02005e000001"), bytes.fromhex("02005e000002"))
+
+
+def _with_another_plugin(
+    key: AttachmentKey, addresses: tuple[Address, ...], routes: tuple[Prefix, ...] | None, mac: bytes
+) -> e.AddPod:
+    pod = PodKey("default", key.sandbox)
+    return e.AddPod(key, pod, f"/run/netns/{key.sandbox}", delegated=addresses, routes=routes, mac=mac)
+
+
+delegated = st.builds(
+    _with_another_plugin,
+    attachment_keys,
+    asked,
+    st.none() | st.just((parse_prefix("10.0.0.0/8"),)) | st.just(()),
+    st.sampled_from(MACS),
+)
 address_events = st.builds(
     e.NodeAddressesChanged, st.frozensets(st.sampled_from(HOME)), st.frozensets(st.sampled_from(NETWORKS))
 )

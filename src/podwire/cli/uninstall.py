@@ -91,8 +91,9 @@ def _files(config: Config, bin_dir: Path, conf_dir: Path) -> None:
         elif path.exists() or path.is_symlink():
             path.unlink()
             print(f"{path}: removed")
-    if config.spool.is_dir() and not any(config.spool.iterdir()):
-        config.spool.rmdir()
+    for directory in (config.spool, config.leases):
+        if directory.is_dir() and not any(directory.iterdir()):
+            directory.rmdir()
 
 
 def _state(config: Config) -> Iterator[Path]:
@@ -103,3 +104,4 @@ def _state(config: Config) -> Iterator[Path]:
         yield aside_of(path)
         yield from sorted(path.parent.glob(f".{path.name}.*"))  # by killed agents of older versions
     yield from sorted(config.spool.glob("*"))
+    yield from sorted(config.leases.glob("*"))

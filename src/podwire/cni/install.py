@@ -23,7 +23,7 @@ from podwire.cni.errors import VERSIONS
 PLUGIN = "podwire"
 CONFLIST = "10-podwire.conflist"
 """Runtimes take the first file of the directory, by name."""
-CAPABILITIES = ("portMappings", "bandwidth", "dns")
+CAPABILITIES = ("portMappings", "bandwidth", "ips", "mac", "dns")
 """What a runtime may ask for in `runtimeConfig` (CNI conventions)."""
 OLDEST_PYTHON = 11
 """The minor version that the Python plugin needs."""

@@ -11,10 +11,13 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.structs import replace
 
-from podwire.cni import bandwidth, dns, portmappings, shim
+from podwire.cni import bandwidth, dns, portmappings, requested, shim
+from podwire.cni.delegation import Delegation, plugin_of
 from podwire.cni.errors import VERSIONS, CniError, ErrorCode
 from podwire.cni.result import DNS
+from podwire.model.addresses import Address
 from podwire.model.objects import NO_BANDWIDTH, AttachmentKey, Bandwidth, HostPort, PodKey
 from podwire.pods.names import MOST_SANDBOX
 
@@ -39,10 +42,12 @@ GC_SINCE = "1.1.0"
 """The version of the specification that has GC; there is none later."""
 
 _TRUE, _FALSE = ("1", "true"), ("0", "false")
-_ARGUMENTS = ("K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_INFRA_CONTAINER_ID", "K8S_POD_UID")
+_ARGUMENTS = ("K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_INFRA_CONTAINER_ID", "K8S_POD_UID", "IP", "MAC")
 
-_UNSUPPORTED = ("ips", "mac")
+_UNSUPPORTED = ("deviceID", "infinibandGUID")
 """Of runtimeConfig: what would change the pod's network (CNI conventions)."""
+_AN_IPAM_PLUGINS = ("ipRanges",)
+"""The same, but that an IPAM plugin may do."""
 
 
 class Valid(Struct, frozen=True):
@@ -60,6 +65,7 @@ class NetworkConfig(Struct, frozen=True, rename="camel"):
     prev_result: dict[str, Any] | None = None
     runtime_config: dict[str, Any] | None = None
     ipam: dict[str, Any] | None = None
+    args: Any = None
     dns: Any = None
     valid: list[Valid] | UnsetType | None = field(name="cni.dev/valid-attachments", default=UNSET)
 
@@ -67,7 +73,8 @@ class NetworkConfig(Struct, frozen=True, rename="camel"):
 class Request(Struct, frozen=True):
     """`key`, `pod`, `uid` and `netns` are set for ADD, CHECK and DEL only; a DEL's netns may be "", `uid` (the pod's in
     Kubernetes) is where nobody tells it. `valid` is set for GC only: None where the runtime has sent no list, so that
-    nothing is to be collected. `host_ports` and `bandwidth` are set for ADD and CHECK."""
+    nothing is to be collected. `host_ports`, `bandwidth`, `addresses` and `mac` (what is asked for) are set for ADD and
+    CHECK. `delegation`: to whom addresses are left, None: to us; what that plugin is asked for we don't read."""
 
     command: str
     config: NetworkConfig
@@ -78,6 +85,9 @@ class Request(Struct, frozen=True):
     valid: frozenset[AttachmentKey] | None = None
     host_ports: tuple[HostPort, ...] = ()
     bandwidth: Bandwidth = NO_BANDWIDTH
+    addresses: tuple[Address, ...] = ()
+    mac: bytes = b""
+    delegation: Delegation | None = None
 
     @property
     def dns(self) -> DNS:
@@ -91,6 +101,7 @@ class Request(Struct, frozen=True):
 
 def parse_request(environment: Iterable[str], stdin: bytes) -> Request:
     """`environment` is of lines "CNI_NAME=value". Raises CniError."""
+    environment = tuple(environment)
     variables = dict(line.partition("=")[::2] for line in environment)
     command = variables.get("CNI_COMMAND", "")
     if command not in COMMANDS:
@@ -102,24 +113,49 @@ def parse_request(environment: Iterable[str], stdin: bytes) -> Request:
         return Request(command, NetworkConfig(cni_version=asked_version(stdin)))
     config = parse_config(stdin)
     check_config(config, command)
+    told = _delegation(config, command, environment, stdin)
     if command == "STATUS":
-        return Request(command, config)
+        return Request(command, config, delegation=told)
     if command == "GC":
-        return Request(command, config, valid=_valid(config))
+        return Request(command, config, valid=_valid(config), delegation=told)
     sandbox, interface = variables["CNI_CONTAINERID"], variables["CNI_IFNAME"]
     check_sandbox(sandbox)
     check_interface(interface)
     key, netns = AttachmentKey(sandbox, interface), variables.get("CNI_NETNS", "")
     if command == "DEL":  # whose it was is no question: a DEL that fails would come again for ever
-        return Request(command, config, key, netns=netns)
+        return Request(command, config, key, netns=netns, delegation=told)
     if command == "ADD" and len(sandbox) > MOST_SANDBOX:
         found = f"{len(sandbox)} bytes"
         raise _environment("CNI_CONTAINERID", f"expected at most {MOST_SANDBOX} bytes; found {found}")
     arguments = parse_arguments(variables.get("CNI_ARGS", ""))
-    pod, uid = pod_of(arguments, sandbox), arguments.get("K8S_POD_UID", "")
-    told = config.runtime_config or {}
-    host_ports, rates = portmappings.parse(told.get("portMappings")), bandwidth.parse(told.get("bandwidth"))
-    return Request(command, config, key, pod, netns, uid, host_ports=host_ports, bandwidth=rates)
+    asked = Request(command, config, key, pod_of(arguments, sandbox), netns, arguments.get("K8S_POD_UID", ""))
+    return _with_wishes(replace(asked, delegation=told), arguments)
+
+
+def _with_wishes(request: Request, arguments: Mapping[str, str]) -> Request:
+    """What a runtime asks for beside an interface. Raises CniError."""
+    told = request.config.runtime_config or {}
+    args = request.config.args.get("cni") if isinstance(request.config.args, dict) else None
+    args = args if isinstance(args, dict) else {}
+    ours = request.delegation is None
+    return replace(
+        request,
+        host_ports=portmappings.parse(told.get("portMappings")),
+        bandwidth=bandwidth.parse(told.get("bandwidth")),
+        addresses=requested.addresses(told, args, arguments.get("IP", "")) if ours else (),
+        mac=requested.mac(told, args, arguments.get("MAC", "")),
+    )
+
+
+def _delegation(config: NetworkConfig, command: str, environment: tuple[str, ...], stdin: bytes) -> Delegation | None:
+    """Raises CniError, but at a DEL: who has given nothing has nothing to take back."""
+    try:
+        name = plugin_of(config.ipam)
+    except CniError:
+        if command != "DEL":
+            raise
+        return None
+    return Delegation(name, environment, stdin) if name else None
 
 
 def asked_version(stdin: bytes) -> str:
@@ -226,9 +262,7 @@ def _check_add(config: NetworkConfig) -> None:
         raise CniError(
             ErrorCode.INVALID_CONFIG, "network configuration: prevResult: podwire must be the first plugin of the list"
         )
-    if config.ipam:
-        raise _unsupported("ipam", config.ipam, "podwire gives addresses from the node's own blocks")
-    for name in _UNSUPPORTED:
+    for name in (*_UNSUPPORTED, *(() if plugin_of(config.ipam) else _AN_IPAM_PLUGINS)):
         value = (config.runtime_config or {}).get(name)
         if value:
             raise _unsupported(f"runtimeConfig.{name}", value, f"take {name} out of podwire's capabilities")

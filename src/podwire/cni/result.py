@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from podwire.cni.errors import VERSIONS, CniError, ErrorCode
-from podwire.model.addresses import Address, family_of, show_address
+from podwire.model.addresses import Address, Prefix, family_of, show_address
 
 
 class Interface(Struct, frozen=True):
@@ -71,21 +71,22 @@ def add_result(
     netns: str,
     mtu: int,
     routed: Sequence[tuple[Address, Address]],
+    routes: Sequence[tuple[Prefix, Address]],
     dns: DNS = NO_DNS,
 ) -> AddResult:
-    """`routed`: the pod's addresses, each with its gateway; `mtu` in bytes."""
+    """`routed`: the pod's addresses, and `routes`: where it sends, each with its gateway; `mtu` in bytes."""
     size = mtu if version == "1.1.0" else UNSET
-    ips, routes = [], []
+    ips = []
     for address, gateway in routed:
         family = family_of(address)
         old = family.name.removeprefix("IPv") if version == "0.4.0" else UNSET
         ips.append(IP(f"{show_address(address)}/{family.bits}", old, show_address(gateway), 1))
-        routes.append(Route(f"{show_address(Address(bytes(family.size)))}/0", show_address(gateway)))
+    ways = tuple(Route(str(to), show_address(gateway)) for to, gateway in routes)
     interfaces = (
         Interface(node.name, node.mac.hex(":"), size),
         Interface(pod.name, pod.mac.hex(":"), size, netns),
     )
-    return AddResult(version, interfaces, tuple(ips), tuple(routes), UNSET if dns == NO_DNS else dns)
+    return AddResult(version, interfaces, tuple(ips), ways, UNSET if dns == NO_DNS else dns)
 
 
 def encode(result: AddResult) -> bytes:

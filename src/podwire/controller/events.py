@@ -54,6 +54,8 @@ class Refusal(Enum):
     NOT_STORED = "it can't be written down now"
     PORT_TAKEN = "another pod has a host port that is asked for"
     PORT_UNFIT = "the pod has no address of a host port's family"
+    ADDRESS_UNFIT = "the pod can't have an address that is asked for"
+    MAC_UNFIT = "the pod has another MAC address already"
 
 
 class Refused(Exception):
@@ -92,6 +94,8 @@ class AddPod(Event, frozen=True):
     """Of the pod's end (CNI conventions, "mac"); b"": it has none to ask for."""
     delegated: tuple[Address, ...] | None = None
     """What another IPAM plugin has given it; None: none was asked."""
+    routes: tuple[Prefix, ...] | None = None
+    """Where that lets the pod send; None: everywhere."""
     again: bool = False
     """It was refused once, and what was dead has been released since."""
     on_failure: ClassVar[OnFailure] = OnFailure.REVERT

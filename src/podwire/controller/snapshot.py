@@ -14,8 +14,8 @@ from podwire.controller import events as e
 from podwire.controller import objects
 from podwire.controller.difference import Outcome
 from podwire.ipam import blocks
-from podwire.ipam.allocation import Obstacle, Wish
-from podwire.model.addresses import Address, Prefix, family_of
+from podwire.ipam.allocation import Given, Obstacle, Wish
+from podwire.model.addresses import Address, Prefix, family_of, show_address
 from podwire.model.network import EgressKey, Frontend, HostPortKey, IngressKey, LinkKey, RouteKey, Space, listed
 from podwire.model.objects import (
     Attachment,
@@ -29,8 +29,8 @@ from podwire.model.objects import (
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
 from podwire.nodes.own import own_addresses, remembered
 from podwire.pods import hostports
-from podwire.pods.names import interface_name, link_of, shaper_of
-from podwire.pods.readiness import granted
+from podwire.pods.names import interface_name, link_of, mac_of, shaper_of
+from podwire.pods.readiness import granted, taken_over
 from podwire.pods.wiring import space_of
 
 NOTHING = Touched()
@@ -109,6 +109,7 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
     before = now.attachments.get(event.key)
     if before is not None:  # a repeated ADD keeps its addresses and its confirmation
         _refuse_unfit(event.host_ports, before.addresses)
+        _refuse_others(event, before)
         there = {"netns": event.netns, "device": event.device, "inode": event.inode, "boot": now.local.boot}
         there |= {"host_ports": event.host_ports, "bandwidth": event.bandwidth}
         there["shaper"] = _shaper(before.link or link_of(key, before), event.bandwidth, now.ledger, before.shaper)
@@ -122,9 +123,7 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
                 f"interface {key.interface} of sandbox {key.sandbox} would have the link of interface "
                 f"{other.interface} of sandbox {other.sandbox}: {link}",
             )
-    given = granted(now, Wish(event.pool, event.fixed))
-    if isinstance(given, Obstacle):
-        raise e.Refused(e.Refusal.EXHAUSTED if given.exhausted else e.Refusal.NOT_READY, given.text)
+    given = _given(now, event)
     _refuse_unfit(event.host_ports, given.addresses)
     index = blocks.next_index(link, now.ledger)
     shaper = _shaper(link, event.bandwidth, now.ledger.set(index, key))
@@ -144,8 +143,34 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
         bandwidth=event.bandwidth,
         shaper=shaper,
         pool=event.pool,
+        mac=event.mac,
+        delegated=event.delegated is not None,
+        routes=event.routes,
     )
     return _hold(replace(now, cursors=given.cursors), event.key, attachment)
+
+
+def _given(now: Snapshot, event: e.AddPod) -> Given:
+    """Raises Refused."""
+    wish = Wish(event.pool, event.fixed, event.requested)
+    given = granted(now, wish) if event.delegated is None else taken_over(now, event.delegated)
+    if isinstance(given, Obstacle):
+        refusal = e.Refusal.EXHAUSTED if given.exhausted else e.Refusal.NOT_READY
+        raise e.Refused(e.Refusal.ADDRESS_UNFIT if given.wrong else refusal, given.text)
+    return given
+
+
+def _refuse_others(event: e.AddPod, before: Attachment) -> None:
+    """Raises Refused. An attachment keeps its addresses and its MAC address until its DEL."""
+    for address in event.requested:
+        if address not in before.addresses:
+            has = ", ".join(map(show_address, before.addresses))
+            text = f"{show_address(address)} can't be had any more: until its DEL the interface keeps {has}"
+            raise e.Refused(e.Refusal.ADDRESS_UNFIT, text)
+    has_mac = mac_of(event.key, before)
+    if event.mac not in (b"", has_mac):
+        text = f"{event.mac.hex(':')} can't be had any more: until its DEL the interface keeps {has_mac.hex(':')}"
+        raise e.Refused(e.Refusal.MAC_UNFIT, text)
 
 
 def _shaper(link: str, asked: Bandwidth, ledger: Mapping[Address | int, AttachmentKey], has: int = 0) -> int:

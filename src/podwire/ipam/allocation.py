@@ -19,20 +19,24 @@ from podwire.model.snapshot import Snapshot
 
 
 class Wish(Value, frozen=True):
-    """What a pod asks for. `pool`: a PodPool's name, "": none. `fixed`: addresses, which are blocks of their own."""
+    """What a pod asks for. `pool`: a PodPool's name, "": none. `fixed`: addresses, which are blocks of their own.
+    `requested`: addresses of those that this node gives."""
 
     pool: str = ""
     fixed: tuple[Address, ...] = ()
+    requested: tuple[Address, ...] = ()
 
 
 NOTHING = Wish()
 
 
 class Obstacle(Value, frozen=True):
-    """Why nothing is given. `exhausted`: it goes away once pods do, by nothing else."""
+    """Why nothing is given. `exhausted`: it goes away once pods do, by nothing else. `wrong`: what was asked for can't
+    be had, as things stand."""
 
     text: str
     exhausted: bool = False
+    wrong: bool = False
 
 
 class Given(NamedTuple):
@@ -46,11 +50,12 @@ def allocate(now: Snapshot, wish: Wish = NOTHING) -> Given | Obstacle:
     """An address of each family."""
     if wish.pool and (why := pools.why_not(now, wish.pool)) is not None:
         return Obstacle(why)
-    addresses: dict[Family, Address] = {}
-    for address in wish.fixed:
-        if (obstacle := _unfit(now, address)) is not None:
+    addresses: dict[Family, tuple[Address, ...]] = {}
+    for address in (*wish.fixed, *wish.requested):
+        obstacle = _unfit(now, address) if address in wish.fixed else _not_here(now, address, wish.pool)
+        if obstacle is not None:
             return obstacle
-        addresses[family_of(address)] = address
+        addresses[family_of(address)] = tuple(dict.fromkeys((*addresses.get(family_of(address), ()), address)))
     own = pools.sources(now, wish.pool)
     kept = {it.block for it in pools.all_sources(now)}
     cursors = Map({block: cursor for block, cursor in now.cursors.items() if block in kept})
@@ -64,9 +69,9 @@ def allocate(now: Snapshot, wish: Wish = NOTHING) -> Given | Obstacle:
         found = next(_free(now, here), None)
         if found is None:
             return _full(now, wish.pool, family, here)
-        block, addresses[family], cursor = found
-        cursors = cursors.set(block, cursor)
-    return Given(tuple(addresses[it] for it in dict.fromkeys((*families, *addresses))), cursors)
+        block, free, cursor = found
+        addresses[family], cursors = (free,), cursors.set(block, cursor)
+    return Given(tuple(each for it in dict.fromkeys((*families, *addresses)) for each in addresses[it]), cursors)
 
 
 def _free(now: Snapshot, here: list[Source]) -> Iterator[tuple[Prefix, Address, int]]:
@@ -92,6 +97,34 @@ def _unfit(now: Snapshot, address: Address) -> Obstacle | None:
     if record is None:
         return Obstacle(f"{text} is not this node's: it has no PodBlock of it")
     return Obstacle(f"{text} is an address of this node") if address in now.node.addresses else None
+
+
+def not_free(now: Snapshot, address: Address) -> Obstacle | None:
+    """Who else has an address that a pod is to have, wherever it comes from; None: nobody on this node."""
+    text, held = show_address(address), now.ledger.get(address)
+    if held is not None:
+        pod = now.attachments[held].pod
+        return Obstacle(f"{text} is given to pod {pod.namespace}/{pod.name} (sandbox {held.sandbox})", exhausted=True)
+    own = (blocks.own_address(it.block, now.taken, it.reserved) for it in pools.all_sources(now))
+    if address in now.node.addresses or address in now.local.addresses or address in own:
+        return Obstacle(f"{text} is an address of this node", wrong=True)
+    return None
+
+
+def _not_here(now: Snapshot, address: Address, pool: str) -> Obstacle | None:
+    """Why a pod can't have an address that a runtime asks for; None: it can."""
+    here = pools.sources(now, pool) if pool else pools.all_sources(now)
+    if not here:
+        return Obstacle(_nowhere(now))
+    text, within = show_address(address), next((it for it in here if address in it.block), None)
+    if within is None:
+        ranges = ", ".join(str(it.block) for it in here)
+        return Obstacle(f"{text} is in none of the ranges that this node gives addresses of: {ranges}", wrong=True)
+    if any(address in it for it in within.reserved):
+        return Obstacle(f"{text} is reserved in pool {within.pool}", wrong=True)
+    if not blocks.is_a_pods(within.block, address):
+        return Obstacle(f"{text} is at an end of {within.block}, where no pod has its address", wrong=True)
+    return not_free(now, address)
 
 
 def _nowhere(now: Snapshot) -> str:

@@ -59,6 +59,12 @@ def next_free(
     return None
 
 
+def is_a_pods(block: Prefix, address: Address) -> bool:
+    """Whether a pod can have this address of the block, if nobody else has."""
+    number = int.from_bytes(address, "big") - int.from_bytes(block.first, "big")
+    return min(1, block.count - 1) <= number < _end(block)
+
+
 def _end(block: Prefix) -> int:
     """Behind the last number that anybody can have."""
     return block.count - (1 if block.family == IPV4 and block.count > FIRST_POD else 0)

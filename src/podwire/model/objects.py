@@ -310,7 +310,7 @@ class Attachment(Value, frozen=True):
     the rows of older versions). `host_ports`, sorted: none in the rows of older versions.
     `bandwidth`: nor any rates; `shaper` is the index of the device that keeps to what it sends, 0: none.
     `pool` is the PodPool that was asked for, "": none. `mac`: of the pod's end, b"": what follows from the link's name.
-    `delegated`: another IPAM plugin has given the addresses.
+    `delegated`: another IPAM plugin has given the addresses. `routes`: where the pod sends by it, None: everywhere.
     """
 
     pod: PodKey
@@ -331,6 +331,7 @@ class Attachment(Value, frozen=True):
     pool: str = ""
     mac: bytes = b""
     delegated: bool = False
+    routes: tuple[Prefix, ...] | None = None
 
 
 ObjectKey = NamespaceKey | NodeKey | PodKey | ServiceKey | SliceKey | ServiceCIDRKey | PodPoolKey | PodBlockKey

@@ -48,6 +48,11 @@ def pod_mac(link: str) -> bytes:
     return b"\x02" + bytes.fromhex(link.removeprefix(LINK_PREFIX))[:5]
 
 
+def mac_of(key: AttachmentKey, it: Attachment) -> bytes:
+    """With which the pod's end is born."""
+    return it.mac or pod_mac(link_of(key, it))
+
+
 def altnames(key: AttachmentKey, it: Attachment) -> tuple[str, ...]:
     """The link's other names, sorted."""
     link = link_of(key, it)

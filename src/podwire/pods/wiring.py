@@ -29,7 +29,7 @@ from podwire.model.network import (
 from podwire.model.objects import Attachment, AttachmentKey
 from podwire.model.snapshot import Snapshot, Touched
 from podwire.pods import hostports, shaping
-from podwire.pods.names import ALIAS_BYTES, altnames, link_of, pod_mac
+from podwire.pods.names import ALIAS_BYTES, altnames, link_of, mac_of
 
 GATEWAY: dict[Family, Address] = {IPV4: parse_address("169.254.1.1"), IPV6: parse_address("fe80::1")}
 NODE_MAC = bytes.fromhex("eeeeeeeeeeee")
@@ -72,7 +72,7 @@ def wiring(
     asked a datagram server of the node by another address never hears of it. `leading`: as `leads` says.
     """
     name, inside = link_of(key, it), pod_index(it)
-    mac = pod_mac(name)
+    mac = mac_of(key, it)
     seen = bool(it.netns)
     found: dict[Any, Any] = {
         LinkKey(name): Link(
@@ -105,15 +105,22 @@ def _inside(it: Attachment, index: int, mtu: int, leading: bool) -> dict[Any, An
     for address in it.addresses:
         family = family_of(address)
         gateway = GATEWAY[family]
+        for each in sends_to(it, family):
+            found[RouteKey(space, each, table=table)] = Route(index, via=gateway)
         found |= {
             AddressKey(space, index, address): True,
             RouteKey(space, Prefix(gateway, family.bits), table=table): Route(index),
-            RouteKey(space, Prefix(Address(bytes(family.size)), 0), table=table): Route(index, via=gateway),
             NeighbourKey(space, index, gateway): NODE_MAC,
         }
         if table:
             found[RuleKey(space, address)] = table
     return found
+
+
+def sends_to(it: Attachment, family: Family) -> tuple[Prefix, ...]:
+    """Where the pod sends by this interface."""
+    everywhere = Prefix(Address(bytes(family.size)), 0)
+    return (everywhere,) if it.routes is None else tuple(each for each in it.routes if each.family == family)
 
 
 def space_of(it: Attachment) -> Space:

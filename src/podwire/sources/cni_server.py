@@ -15,34 +15,30 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
+from msgspec.structs import replace
 
-from podwire.cni import bandwidth, portmappings
+from podwire.cni import portmappings, requested
 from podwire.cni.cni_pb2 import CniReply, CniRequest
+from podwire.cni.delegation import IpamResult
 from podwire.cni.errors import CniError, ErrorCode, encode_error
 from podwire.cni.request import LARGEST, Request, asked_version, parse_request
 from podwire.cni.result import (
     DNS,
     NO_DNS,
-    AddResult,
-    End,
-    add_result,
-    decode_previous,
     encode,
     encode_versions,
-    missing,
 )
 from podwire.controller.difference import Difference
-from podwire.controller.events import AddPod, CollectPods, DeletePod, Event, Refusal, Resync, ResyncReason
+from podwire.controller.events import AddPod, CollectPods, DeletePod, Event, Refusal
 from podwire.controller.transaction import Result
-from podwire.model.addresses import family_of
-from podwire.model.network import CursorKey
-from podwire.model.objects import NO_BANDWIDTH, Attachment, AttachmentKey
+from podwire.model.objects import AttachmentKey
 from podwire.model.snapshot import Snapshot, Touched
-from podwire.pods import hostports, wiring
-from podwire.pods.names import link_of, pod_mac
-from podwire.pods.readiness import obstacle
+from podwire.pods.readiness import obstacle, obstacle_beside_addresses
+from podwire.sources import cni_check, cni_collect, cni_ipam
 from podwire.sources.cni_calls import CallServer
+from podwire.sources.cni_check import result_of
 from podwire.sources.cni_spool import replay, spooled, sweep
+from podwire.sources.ipam_leases import Leases
 
 log = logging.getLogger(__name__)
 
@@ -71,15 +67,20 @@ class Cni(NamedTuple):
 
     controller: Controller
     spool: Path
+    leases: Leases
     replaying: asyncio.Lock
     adding: list[AttachmentKey]
     """Whose ADD is under way."""
 
 
-async def serve(socket: Path, spool: Path, controller: Controller) -> CallServer:
+def calls(controller: Controller, spool: Path, leases: Leases) -> Cni:
+    return Cni(controller, spool, leases, asyncio.Lock(), [])
+
+
+async def serve(socket: Path, spool: Path, controller: Controller, leases: Leases) -> CallServer:
     """Serves on a unix socket that only root can open. The caller holds the state directory's lock: a socket that is
     there already is a dead agent's. Raises OSError where socket or spool can't be made."""
-    cni = Cni(controller, spool, asyncio.Lock(), [])
+    cni = calls(controller, spool, leases)
     _make_room(socket, spool)
     await _replay(cni)
 
@@ -117,65 +118,130 @@ async def _carry_out(cni: Cni, request: Request) -> bytes:
     """What to print. Raises CniError."""
     match request.command:
         case "ADD":
-            cni.adding.append(request.key)
-            try:
-                return await _add(cni, request)
-            finally:
-                cni.adding.remove(request.key)
+            return await _add(cni, request)
         case "DEL":
-            error = await _delete(cni, request.key)
-            if error is not None:
-                raise CniError(ErrorCode.IO_FAILURE, f"{request.key}: {error}")
+            await _delete_whole(cni, request)
             return b""
         case "CHECK":
-            await _check(cni.controller, request)
+            check_namespace(request.netns)
+            await cni_check.check(cni.controller, request)
+            if request.delegation is not None:
+                await cni_ipam.check(request.delegation)
             return b""
         case "GC":
             await _collect(cni, request)
             return b""
         case "STATUS":
-            why = status(cni.controller)
+            why = status(cni.controller, delegated=request.delegation is not None)
             if why is not None:
                 raise why
+            if request.delegation is not None:
+                await cni_ipam.status(request.delegation, request.version)
             return b""
     return encode_versions(request.version)
 
 
-def status(controller: Controller) -> CniError | None:
+def status(controller: Controller, delegated: bool = False) -> CniError | None:
     """Why an ADD would not be served (CNI spec, section 4, "STATUS"), or None. Code 51: pods that live may have lost
-    something too, since none of what they need could be made."""
+    something too, since none of what they need could be made. `delegated`: addresses are given by another plugin."""
     if controller.unsynced:
         text = f"not yet in sync: {', '.join(sorted(controller.unsynced))}"
         return CniError(ErrorCode.LIMITED_CONNECTIVITY, text)
-    why = obstacle(controller.snapshot)
+    now = controller.snapshot
+    why = obstacle_beside_addresses(now) if delegated else obstacle(now)
     return None if why is None else CniError(ErrorCode.NOT_AVAILABLE, why.text)
 
 
 async def _add(cni: Cni, request: Request) -> bytes:
-    dns = request.dns
-    device, inode = check_namespace(request.netns)
+    cni.adding.append(request.key)
     try:
-        if spooled(cni.spool):
-            await _replay(cni)
-    except OSError as error:  # there may be a DEL in it that has to go before
-        raise CniError(ErrorCode.TRY_AGAIN_LATER, f"{cni.spool}: can't be listed: {error.strerror}") from None
+        dns = request.dns
+        there = check_namespace(request.netns)
+        try:
+            if spooled(cni.spool):
+                await _replay(cni)
+        except OSError as error:  # there may be a DEL in it that has to go before
+            raise CniError(ErrorCode.TRY_AGAIN_LATER, f"{cni.spool}: can't be listed: {error.strerror}") from None
+        if request.delegation is None:
+            return await _attach(cni, request, there, dns)
+        async with cni.leases.alone(request.key):
+            held = cni.controller.snapshot.attachments.get(request.key)
+            if held is not None:  # a repeated ADD
+                return await _attach(cni, request, there, dns, cni_ipam.given_before(cni.leases, request.key, held))
+            given = await cni_ipam.obtain(cni.leases, request.key, request.delegation)
+            try:
+                return await _attach(cni, request, there, dns, given)
+            except Exception:
+                await cni_ipam.undo(cni.leases, request.key)
+                raise
+    finally:
+        cni.adding.remove(request.key)
+
+
+async def _attach(
+    cni: Cni, request: Request, there: tuple[int, int], dns: DNS, given: IpamResult | None = None
+) -> bytes:
+    """`given`: what another IPAM plugin has given. Raises CniError."""
     key, pod, netns = request.key, request.pod, request.netns
     added = AddPod(
-        key, pod, netns, device, inode, request.uid, request.config.name, request.host_ports, request.bandwidth
+        key,
+        pod,
+        netns,
+        *there,
+        request.uid,
+        request.config.name,
+        request.host_ports,
+        request.bandwidth,
+        requested=request.addresses,
+        mac=request.mac,
     )
+    if given is not None:
+        added = replace(added, delegated=given.addresses, routes=given.routes)
     result = await cni.controller.submit(added)
     if result.error is not None:
-        if result.refusal is Refusal.OCCUPIED:
-            raise _namespace(result.error)
-        if result.refusal is Refusal.PORT_UNFIT:
-            raise CniError(ErrorCode.INVALID_CONFIG, f"network configuration: {portmappings.NAME}: {result.error}")
-        code = ErrorCode.IO_FAILURE if result.refusal is None else ErrorCode.TRY_AGAIN_LATER
-        raise CniError(code, result.error)
+        raise _refused(request, result)
     now = cni.controller.snapshot
     held = now.attachments.get(request.key)
     if held is None:
         raise CniError(ErrorCode.TRY_AGAIN_LATER, f"{request.key}: deleted while it was added")
-    return encode(_result(request.version, request.key, held, now.pod_mtu, dns))
+
+    if given is not None and dns == NO_DNS:
+        dns = given.dns
+    return encode(result_of(request.version, request.key, held, now.pod_mtu, dns))
+
+
+def _refused(request: Request, result: Result) -> CniError:
+    """Whose fault it is that an ADD was not granted."""
+    text, told = result.error or "", request.delegation
+    match result.refusal:
+        case Refusal.OCCUPIED:
+            return _namespace(text)
+        case Refusal.PORT_UNFIT:
+            return CniError(ErrorCode.INVALID_CONFIG, f"network configuration: {portmappings.NAME}: {text}")
+        case Refusal.MAC_UNFIT:
+            return CniError(ErrorCode.INVALID_CONFIG, f"network configuration: {requested.MAC}: {text}")
+        case Refusal.ADDRESS_UNFIT if told is None:
+            return CniError(ErrorCode.INVALID_CONFIG, f"network configuration: {requested.IPS}: {text}")
+        case Refusal.ADDRESS_UNFIT | Refusal.EXHAUSTED if told is not None:
+            code = ErrorCode.TRY_AGAIN_LATER if result.refusal is Refusal.EXHAUSTED else ErrorCode.INVALID_CONFIG
+            return CniError(code, f"IPAM plugin {told.plugin}: its result: ips: {text}")
+    return CniError(ErrorCode.IO_FAILURE if result.refusal is None else ErrorCode.TRY_AGAIN_LATER, text)
+
+
+async def _delete_whole(cni: Cni, request: Request) -> None:
+    """First from the network, then from whoever has given addresses: they are nobody else's before. Raises CniError."""
+    if request.delegation is None and request.key not in cni.leases.held:
+        await _delete_or_raise(cni, request.key)
+        return
+    async with cni.leases.alone(request.key):
+        await _delete_or_raise(cni, request.key)
+        await cni_ipam.give_back(cni.leases, request.key, request.delegation, cni_ipam.DEL_SECONDS, request.netns)
+
+
+async def _delete_or_raise(cni: Cni, key: AttachmentKey) -> None:
+    error = await _delete(cni, key)
+    if error is not None:
+        raise CniError(ErrorCode.IO_FAILURE, f"{key}: {error}")
 
 
 async def _delete(cni: Cni, key: AttachmentKey) -> str | None:
@@ -185,9 +251,7 @@ async def _delete(cni: Cni, key: AttachmentKey) -> str | None:
 
 
 async def _collect(cni: Cni, request: Request) -> None:
-    """What nobody has any more: the runtime's DELs in the spool, the attachments that it does not list, and links of
-    ours without one. What comes while this goes on is no part of it. Goes on past errors, and raises CniError with all
-    of them at the end (CNI spec 1.1.0, section 4, "GC")."""
+    """What comes while this goes on is no part of it. Raises CniError."""
     if request.valid is None:
         return
     valid = request.valid | frozenset(cni.adding)  # no runtime lists what it has no answer for yet
@@ -198,74 +262,27 @@ async def _collect(cni: Cni, request: Request) -> None:
     except OSError as error:
         errors.append(f"{cni.spool}: can't be listed: {error.strerror}")
     sweep(cni.spool, time.time())
-    errors += (await cni.controller.submit(asked)).errors_without(STORE)
-    swept = await cni.controller.submit(Resync(ResyncReason.COLLECTION, drivers=frozenset((STORE, LINUX))))
-    errors += _not_swept(swept)
+    errors += await cni_collect.collect(cni.controller, asked)
+    if request.delegation is not None:
+        errors += await cni_ipam.collect(request.delegation, cni.adding)
     if errors:
         raise CniError(ErrorCode.IO_FAILURE, "not all could be collected: " + "; ".join(dict.fromkeys(errors)))
 
 
-def _not_swept(swept: Result) -> list[str]:
-    """What else a resync could not do is no concern of a GC."""
-    if not swept.steps:
-        return [] if swept.error is None else [swept.error]
-    errors = [step.error for step in swept.steps if step.error is not None]
-    for step in swept.steps:
-        gone = (outcome for key, outcome in step.outcomes.items() if (it := step.difference.get(key)) and not it.after)
-        errors += [outcome.error for outcome in gone if outcome.error is not None]
-    return errors
-
-
 async def _replay(cni: Cni) -> None:
     async with cni.replaying:
-        await replay(cni.spool, lambda key: _delete(cni, key))
+        await replay(cni.spool, lambda request: _delete_now(cni, request))
 
 
-async def _check(controller: Controller, request: Request) -> None:
-    """That the attachment is as its result said (CNI spec, section 4, "CHECK"); repairs nothing. Raises CniError."""
-    now, key = controller.snapshot, request.key
-    previous = request.config.prev_result
-    if previous is None:
-        raise CniError(ErrorCode.INVALID_CONFIG, "network configuration: prevResult: missing; CHECK needs it")
-    check_namespace(request.netns)
-    held = now.attachments.get(key)
-    if held is None:
-        raise CniError(ErrorCode.UNKNOWN_CONTAINER, f"{key}: this node's agent has not attached it")
-    wrong = missing(decode_previous(previous), _result(request.version, key, held, now.pod_mtu), request.netns)
-    if wrong:
-        raise CniError(ErrorCode.DIFFERS, f"{key}: prevResult lacks {', '.join(wrong)}")
-    families = set(map(family_of, held.addresses))
-    asked, given = (hostports.places(ports, families) for ports in (request.host_ports, held.host_ports))
-    if asked and asked != given:
-        raise CniError(ErrorCode.DIFFERS, f"{key}: {portmappings.NAME} are not those of its ADD")
-    if request.bandwidth not in (NO_BANDWIDTH, held.bandwidth):
-        raise CniError(ErrorCode.DIFFERS, f"{key}: {bandwidth.NAME} is not that of its ADD")
-    try:
-        drift = await controller.check(Touched(attachments=frozenset((key,))))
-    except OSError as error:
-        raise CniError(ErrorCode.IO_FAILURE, f"{key}: the network can't be read: {error}") from None
-    desired = wiring.desired(now, Touched(attachments=frozenset((key,))))
-    off = [
-        str(item)
-        for driver, keys in desired.items()
-        for item in keys
-        if item in drift.get(driver, ()) and not isinstance(item, CursorKey)
-    ]
-    if off:
-        raise CniError(ErrorCode.DIFFERS, f"{key}: not as it should be: {', '.join(off)}")
-
-
-def _result(version: str, key: AttachmentKey, held: Attachment, mtu: int, dns: DNS = NO_DNS) -> AddResult:
-    link = link_of(key, held)
-    return add_result(
-        version,
-        End(link, wiring.NODE_MAC),
-        End(key.interface, pod_mac(link)),
-        held.netns,
-        mtu,
-        [(address, wiring.GATEWAY[family_of(address)]) for address in held.addresses],
-        dns,
-    )
+async def _delete_now(cni: Cni, request: Request) -> str | None:
+    """Of a spooled DEL: an IPAM plugin is told later, so that none holds up who waits for the spool."""
+    error = await _delete(cni, request.key)
+    if error is None and request.delegation is not None:
+        try:
+            await cni_ipam.owe(cni.leases, request.key, request.delegation)
+        except CniError as failed:
+            return failed.text
+    return error
 
 
 def check_namespace(path: str) -> tuple[int, int]:

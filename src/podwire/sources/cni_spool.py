@@ -17,7 +17,6 @@ from google.protobuf.message import DecodeError
 from podwire.cni.cni_pb2 import CniRequest
 from podwire.cni.errors import CniError
 from podwire.cni.request import LARGEST, Request, parse_request
-from podwire.model.objects import AttachmentKey
 
 WRITING = 60.0
 """Seconds after its last write for which somebody may still be at work on a file."""
@@ -33,7 +32,7 @@ def spooled(directory: Path) -> list[Path]:
     return [directory / name for name in sorted(names) if name.endswith(".del")]
 
 
-async def replay(directory: Path, delete: Callable[[AttachmentKey], Awaitable[str | None]]) -> None:
+async def replay(directory: Path, delete: Callable[[Request], Awaitable[str | None]]) -> None:
     """`delete` answers why it failed, or None. What failed stays for the next time."""
     for path in spooled(directory):
         try:
@@ -43,7 +42,7 @@ async def replay(directory: Path, delete: Callable[[AttachmentKey], Awaitable[st
         except (OSError, DecodeError, CniError) as error:
             _set_aside(path, error)
             continue
-        error_text = await delete(request.key)
+        error_text = await delete(request)
         if error_text is None:
             _remove(path, request)
         else:

@@ -61,6 +61,7 @@ GROUPS = (
             "loopback": f"{_PLUGINS}/main/loopback",
             "bridge": f"{_PLUGINS}/main/bridge",
             "host-local": f"{_PLUGINS}/ipam/host-local",
+            "static": f"{_PLUGINS}/ipam/static",
             "portmap": f"{_PLUGINS}/meta/portmap",
             "bandwidth": f"{_PLUGINS}/meta/bandwidth",
         },

@@ -11,10 +11,20 @@ from typing import Any
 from msgspec.structs import replace
 
 from podwire.model.addresses import Address
-from podwire.model.network import Backend, EgressKey, HostPortKey, IngressKey, Link, LinkKey, Route, RouteKey
+from podwire.model.network import (
+    Backend,
+    EgressKey,
+    HostPortKey,
+    IngressKey,
+    Link,
+    LinkKey,
+    NeighbourKey,
+    Route,
+    RouteKey,
+)
 from podwire.model.objects import Attachment, AttachmentKey, Bandwidth, HostPort, PodKey
 from podwire.pods import shaping
-from podwire.pods.names import owner_of, pod_of
+from podwire.pods.names import owner_of, pod_mac, pod_of
 
 
 def attachments(held: Mapping[Any, Any]) -> dict[AttachmentKey, Attachment]:
@@ -41,8 +51,14 @@ def attachments(held: Mapping[Any, Any]) -> dict[AttachmentKey, Attachment]:
                     link=key.name,
                     bandwidth=rates,
                     shaper=sent.through if sent is not None else 0,
+                    mac=_mac(key.name, held.get(NeighbourKey("", value.index, own[0]))),
                 )
     return found
+
+
+def _mac(link: str, neighbour: Any) -> bytes:
+    """Of the pod's end, where that is another than follows from the link's name: asked for, or given by its owner."""
+    return neighbour if isinstance(neighbour, bytes) and len(neighbour) == 6 and neighbour != pod_mac(link) else b""
 
 
 def with_host_ports(
