@@ -1,6 +1,7 @@
 """Attaching and detaching: what a failed ADD leaves (nothing), what a repeated one changes (nothing)."""
 
 import asyncio
+import json
 import os
 import socket
 import sqlite3
@@ -8,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from podwire.controller.events import Refusal
 from podwire.model.addresses import parse_prefix
 from podwire.model.objects import Node
 from podwire.pods.names import interface_name
-from tests.kernel.rig import NODE, NODE_OBJECT, TARGET_PORT, Rig, ask, dump, respond, service, sh
+from tests.kernel.rig import NODE, NODE_OBJECT, TARGET_PORT, Rig, Space, ask, dump, respond, service, sh
 
 
 @contextmanager
@@ -198,6 +200,18 @@ async def test_on_a_full_disk_pods_go_and_none_comes_until_there_is_room(rig: Ri
         await rig.stop()
     finally:
         sh("umount", "--lazy", str(tmp_path))
+
+
+async def test_a_link_has_one_queue_each_way(rig: Rig) -> None:
+    """The kernel would make one for each processor, and take all but one away again before it answers."""
+    await rig.start_with_pods("a")
+    ends = [*interface(rig.space("a"), "eth0"), *interface(None, interface_name(rig.key("a")))]
+    assert [(it["num_tx_queues"], it["num_rx_queues"]) for it in ends] == [(1, 1)] * 2
+
+
+def interface(space: Space | None, name: str) -> list[Any]:
+    where = [] if space is None else ["-n", space.name]
+    return list(json.loads(sh("ip", *where, "-d", "-j", "link", "show", "dev", name)))
 
 
 async def test_deleting_leaves_nothing_and_can_be_repeated(rig: Rig) -> None:

@@ -86,6 +86,13 @@ def test_deciding_for_what_was_touched_is_as_good_as_deciding_for_all(
     assert whole == decided(now)
 
 
+def by_pod(now: Snapshot) -> dict[PodKey, set[AttachmentKey]]:
+    found: dict[PodKey, set[AttachmentKey]] = {}
+    for key, it in now.attachments.items():
+        found.setdefault(it.pod, set()).add(key)
+    return found
+
+
 @given(st.lists(world.pod_events, max_size=40))
 def test_addresses_are_never_given_twice_nor_lost(requests: list[e.Event]) -> None:
     now = world.start()
@@ -102,6 +109,8 @@ def test_addresses_are_never_given_twice_nor_lost(requests: list[e.Event]) -> No
         ]
         assert len(held) == len(set(held)) == len(now.ledger)
         assert dict(now.housed) == {it.netns: {key} for key, it in now.attachments.items()}
+        assert dict(now.links) == {link_of(key, it): key for key, it in now.attachments.items()}
+        assert dict(now.attached) == by_pod(now)
 
 
 def test_of_two_that_share_a_namespace_the_first_has_the_routes_and_the_other_inherits_them() -> None:

@@ -19,6 +19,7 @@ from podwire.model.objects import Value
 MOST_RECORDS = 1000
 MOST_LINES = 20
 LEFTOVERS = "leftovers"
+_NOBODYS = LEFTOVERS, None
 
 
 class Record(Value, frozen=True):
@@ -76,9 +77,9 @@ def changes_in_words(result: Result) -> dict[str, tuple[str, ...]]:
     lines: dict[str, list[str]] = {}
     more: dict[str, int] = {}
     for step in result.steps:
+        parts = [(name, part[step.driver]) for name, part in result.decided if step.driver in part]
         for key, change in step.difference.items():
-            parts = ((name, part.get(step.driver, {})) for name, part in result.decided)
-            owner, wanted = next(((name, part[key]) for name, part in parts if key in part), (LEFTOVERS, None))
+            owner, wanted = next(((name, part[key]) for name, part in parts if key in part), _NOBODYS)
             told = lines.setdefault(owner, [])
             if len(told) < MOST_LINES:
                 told.append(words(key, change) + _cut(wanted, change.after))

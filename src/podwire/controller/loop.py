@@ -321,7 +321,7 @@ class Controller:
             for key, outcome in step.outcomes.items()
             if isinstance(key, LinkKey) and outcome.gone and key in step.difference
         }
-        names = {link_of(key, it): key for key, it in self.snapshot.attachments.items()} if lives else {}
+        names = self.snapshot.links
         lost = {names[name]: alive for name, alive in lives.items() if name in names}
         return frozenset(key for key in lost if lost[key]), frozenset(key for key in lost if not lost[key])
 

@@ -4,8 +4,8 @@ Invariants: `fold` never looks at the network. Every index is kept by the one fu
 Deciding for the touched is as good as deciding for all. The cluster's objects have a room of their own (`objects.py`).
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Set
+from typing import Any, TypeVar
 
 from immutables import Map
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from podwire.model.objects import (
     HostPort,
     NodeKey,
     PodBlockKey,
+    PodKey,
     ServiceKey,
 )
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
@@ -33,6 +34,7 @@ from podwire.pods.names import interface_name, link_of, mac_of, shaper_of
 from podwire.pods.readiness import granted, taken_over
 from podwire.pods.wiring import space_of
 
+Home = TypeVar("Home")
 NOTHING = Touched()
 NOBODY: frozenset[AttachmentKey] = frozenset()
 
@@ -116,13 +118,12 @@ def _add_pod(now: Snapshot, event: e.AddPod) -> Snapshot:
         known = {name: value for name in ("uid", "network") if (value := getattr(event, name))}
         return _hold(now, event.key, replace(before, pod=event.pod, **there, **known))
     link = interface_name(key)
-    for other, it in now.attachments.items():
-        if link_of(other, it) == link:  # one that an older version has named
-            raise e.Refused(
-                e.Refusal.NAMED,
-                f"interface {key.interface} of sandbox {key.sandbox} would have the link of interface "
-                f"{other.interface} of sandbox {other.sandbox}: {link}",
-            )
+    if (namesake := now.links.get(link)) is not None:  # one that an older version has named
+        raise e.Refused(
+            e.Refusal.NAMED,
+            f"interface {key.interface} of sandbox {key.sandbox} would have the link of interface "
+            f"{namesake.interface} of sandbox {namesake.sandbox}: {link}",
+        )
     given = _given(now, event)
     _refuse_unfit(event.host_ports, given.addresses)
     index = blocks.next_index(link, now.ledger)
@@ -216,6 +217,8 @@ def _hold(now: Snapshot, key: AttachmentKey, attachment: Attachment) -> Snapshot
         attachments=now.attachments.set(key, attachment),
         ledger=ledger,
         housed=_house(now.housed, key, before, attachment),
+        links=now.links.set(link_of(key, attachment), key),
+        attached=_attached(now.attached, key, before, attachment),
         host_ports=_listed(now, key, before, attachment),
         serial=max(now.serial, attachment.serial),
     )
@@ -234,12 +237,29 @@ def _house(
     housed: Map[str, frozenset[AttachmentKey]], key: AttachmentKey, before: Attachment | None, after: Attachment | None
 ) -> Map[str, frozenset[AttachmentKey]]:
     old, new = (frozenset() if it is None else {space_of(it), it.netns} - {""} for it in (before, after))
+    return _moved_to(housed, key, old, new)
+
+
+def _attached(
+    attached: Map[PodKey, frozenset[AttachmentKey]],
+    key: AttachmentKey,
+    before: Attachment | None,
+    after: Attachment | None,
+) -> Map[PodKey, frozenset[AttachmentKey]]:
+    old, new = (frozenset() if it is None else {it.pod} for it in (before, after))
+    return _moved_to(attached, key, old, new)
+
+
+def _moved_to(
+    index: Map[Home, frozenset[AttachmentKey]], key: AttachmentKey, old: Set[Home], new: Set[Home]
+) -> Map[Home, frozenset[AttachmentKey]]:
+    """Who was under `old` is under `new`; what has nobody is not in the index."""
     for home in old - new:
-        left = housed[home] - {key}
-        housed = housed.set(home, left) if left else housed.delete(home)
+        left = index[home] - {key}
+        index = index.set(home, left) if left else index.delete(home)
     for home in new - old:
-        housed = housed.set(home, housed.get(home, NOBODY) | {key})
-    return housed
+        index = index.set(home, index.get(home, NOBODY) | {key})
+    return index
 
 
 def _with_housemates(now: Snapshot, keys: frozenset[AttachmentKey]) -> Touched:
@@ -295,7 +315,7 @@ def _release(now: Snapshot, key: AttachmentKey) -> Snapshot:
     held = now.attachments.get(key)
     if held is None:
         return now
-    ledger = now.ledger
+    ledger, link = now.ledger, link_of(key, held)
     for item in _items(held):
         if ledger.get(item) == key:
             ledger = ledger.delete(item)
@@ -304,6 +324,8 @@ def _release(now: Snapshot, key: AttachmentKey) -> Snapshot:
         attachments=now.attachments.delete(key),
         ledger=ledger,
         housed=_house(now.housed, key, held, None),
+        links=now.links.delete(link) if now.links.get(link) == key else now.links,
+        attached=_attached(now.attached, key, held, None),
         host_ports=_listed(now, key, held, None),
     )
 

@@ -23,6 +23,7 @@ from podwire.controller.events import (
     Event,
     FlowsReconciled,
     OnFailure,
+    PodWired,
     Refusal,
     Reported,
     Resync,
@@ -40,6 +41,8 @@ _OWN = (AttachmentKey, UnfilledKey)
 """Keys, all of the store, that no object of the cluster asks for: attachments come and go by CNI alone. The row of one
 that is gone must not wait for the API: its address may be given meanwhile, and a start would find it with two."""
 
+_ROWS = frozenset(("store",))
+"""What a confirmation asks: it is in the attachment's row, and changes nothing else."""
 Found = TypeVar("Found")
 Parts = tuple[tuple[str, Desired], ...]
 """What each capability wants."""
@@ -268,6 +271,8 @@ def _only(event: Event) -> frozenset[str] | None:
             return drivers
         case Disturbed(driver):
             return frozenset((driver,))
+        case PodWired():
+            return _ROWS
     return None
 
 

@@ -196,6 +196,10 @@ class Snapshot(Struct, frozen=True):
     """Pod addresses and interface indexes in use."""
     housed: Map[str, frozenset[AttachmentKey]] = Map()
     """By pods' network namespace, and by the path that led to it: who is attached there."""
+    links: Map[str, AttachmentKey] = Map()
+    """By the name of its end on the node: whose a link is."""
+    attached: Map[PodKey, frozenset[AttachmentKey]] = Map()
+    """By pod: its attachments, in whatever sandboxes."""
     host_ports: Map[Frontend, frozenset[AttachmentKey]] = Map()
     """By port of the node, with an address of all zeros for all that it has: whose it is. Several are sandboxes of one
     pod, one after the other."""

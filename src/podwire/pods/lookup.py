@@ -13,8 +13,8 @@ from podwire.pods.names import link_of
 
 def interfaces_of(now: Snapshot, pod: PodKey) -> list[AttachmentKey]:
     """The attachments of a pod's newest sandbox, in the order in which they came."""
-    mine = [key for key, it in now.attachments.items() if it.pod == pod]
-    if not mine:
+    mine = now.attached.get(pod)
+    if mine is None:
         return []
     newest = max(mine, key=lambda key: (now.attachments[key].serial, key)).sandbox
     return sorted(
@@ -37,12 +37,11 @@ def predecessors(now: Snapshot, key: AttachmentKey, pod: PodKey) -> frozenset[At
     mine = now.attachments.get(key)
     return frozenset(
         other
-        for other, it in now.attachments.items()
+        for other in now.attached.get(pod, ())
         if pod.namespace
-        and it.pod == pod
         and other.interface == key.interface
         and other.sandbox != key.sandbox
-        and (mine is None or it.serial < mine.serial)
+        and (mine is None or now.attachments[other].serial < mine.serial)
     )
 
 

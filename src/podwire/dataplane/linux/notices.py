@@ -6,6 +6,7 @@ the periodic verify only: in doubt it is named. A key whose last change failed i
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from struct import unpack_from
 from typing import Any
 
@@ -29,6 +30,9 @@ Held = Mapping[Any, Any]
 """What was last reported of each key."""
 Judged = Iterator[tuple[Any, bool]]
 """Keys, and whether they are not as they were left."""
+Ends = Callable[[], Mapping[tuple[str, int], Link]]
+"""Gives the links that are held, by the pods' ends' namespaces and indexes: gone through only where one is asked for,
+and once for all notices."""
 Parse = Callable[[str, bytes], tuple[Any, Any] | None]
 
 _OBJECTS: dict[int, Parse] = {
@@ -42,10 +46,16 @@ _OBJECTS: dict[int, Parse] = {
 def disturbed(notices: Iterable[Notice], held: Held, spaces: Mapping[int, str]) -> frozenset[Any]:
     """`spaces`: the pods' namespaces by the numbers that they have in the node's."""
     last: dict[Any, bool] = {}
+
+    @cache
+    def ends() -> dict[tuple[str, int], Link]:
+        links_held = (v for k, v in held.items() if isinstance(k, LinkKey) and isinstance(v, Link))
+        return {(it.space, it.inner): it for it in links_held}
+
     for notice in notices:
         space = "" if notice.nsid is None else spaces.get(notice.nsid)
         if space is not None:
-            last.update(_judge(space, notice, held))
+            last.update(_judge(space, notice, held, ends))
     return frozenset(key.key if isinstance(key, shaping.Part) else key for key, wrong in last.items() if wrong)
 
 
@@ -62,7 +72,7 @@ def numbers(notices: Iterable[Notice], held: Held) -> dict[int, str]:
     return found
 
 
-def _judge(space: str, notice: Notice, held: Held) -> Judged:
+def _judge(space: str, notice: Notice, held: Held, ends: Ends) -> Judged:
     kind, body, _ = notice
     if kind in (rt.NEWLINK, rt.DELLINK) and body[0] == 0:  # not what a bridge says of its ports
         index = int(unpack_from("=i", body, 4)[0])
@@ -71,8 +81,8 @@ def _judge(space: str, notice: Notice, held: Held) -> Judged:
             device = EgressKey(shaped_by(links.name_of(seen)))
             yield device, device in held and (kind == rt.DELLINK or not links.is_up(seen))
             return
-        of_link = _pods_end if space else _nodes_end
-        yield from of_link(space, index, None if kind == rt.DELLINK else seen, held)
+        now = None if kind == rt.DELLINK else seen
+        yield from _pods_end(space, index, now, held, ends) if space else _nodes_end(index, now, held)
     elif kind in _TRAFFIC:
         if not space:
             yield from shaping.judged(notice, held)
@@ -102,7 +112,7 @@ def _forward(gone: bool, body: bytes, held: Held) -> Judged:
         yield key, held.get(key) is not UNKNOWN and (held.get(key) is not None if gone else held.get(key) != value)
 
 
-def _nodes_end(_: str, index: int, seen: rt.Seen | None, held: Held) -> Judged:
+def _nodes_end(index: int, seen: rt.Seen | None, held: Held) -> Judged:
     key = UpKey("", index)
     if index == LOOPBACK:
         yield key, seen is None or not links.is_up(seen)
@@ -130,16 +140,15 @@ def _alike(index: int, seen: rt.Seen, link: Link) -> bool:
     return now == link and not links.is_doomed(seen)
 
 
-def _pods_end(space: str, index: int, seen: rt.Seen | None, held: Held) -> Judged:
+def _pods_end(space: str, index: int, seen: rt.Seen | None, held: Held, ends: Ends) -> Judged:
     key = UpKey(space, index)
     was = held.get(key, UNKNOWN)
     if was is UNKNOWN:
         return
-    ends = (v for k, v in held.items() if isinstance(k, LinkKey) and isinstance(v, Link) and v.space == space)
-    link = next((link for link in ends if link.inner == index), None)
     if seen is None or links.up(space, {index: seen}, {index}).get(key) != was:
         yield key, True
     else:
+        link = ends().get((space, index))
         now = seen.get(rt.IFLA_ADDRESS, b""), links.name_of(seen)
         yield key, link is not None and now != (link.mac, link.interface)
 
