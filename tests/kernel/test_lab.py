@@ -55,6 +55,19 @@ metadata: {name: settings}
 """
 
 
+PORTS = """
+apiVersion: v1
+kind: Pod
+metadata: {name: door}
+spec:
+  containers:
+  - name: main
+    ports:
+    - {containerPort: 8080, hostPort: 8001}
+    - {containerPort: 8080, protocol: UDP, hostPort: 8002, hostIP: 127.0.0.1}
+"""
+
+
 DATABASE = """
 apiVersion: apps/v1
 kind: StatefulSet
@@ -186,6 +199,20 @@ def test_the_host_network_answers_by_the_address_that_was_asked(root: Path, mani
         for port, protocol in ((9100, Protocol.TCP), (9200, Protocol.UDP)):
             answer = ask(leader, address, port, protocol)
             assert (str(answer), answer.port) == (name_of(monitor), port), (address, protocol, answer)
+
+
+def test_ports_of_the_node_lead_to_pods_as_the_manifests_say(root: Path, manifests: Path, lab: Lab) -> None:
+    (manifests / "ports.yaml").write_text(PORTS, encoding="utf-8")
+    seen = control.view(lab, control.Sync())
+    pod = next(it for it in seen.pods if it.name == "door")
+    assert (pod.problem, pod.host_ports) == ("", ("8001/TCP to 8080", "127.0.0.1:8002/UDP to 8080"))
+    leader = path_of(next(it.space for it in seen.pods if it.name.startswith("leader")))
+    (node,) = seen.nodes
+    for address in node.addresses:
+        assert str(ask(leader, address, 8001, Protocol.TCP)) == name_of(pod)
+    assert str(ask(path_of(node.space), "127.0.0.1", 8002, Protocol.UDP)) == name_of(pod)
+    row = next(line for line in podwire(root, NAME, "status").stdout.splitlines() if " door " in line)
+    assert row.rstrip().endswith("8001/TCP to 8080, 127.0.0.1:8002/UDP to 8080")
 
 
 def test_thousands_of_connections_at_once_are_all_answered(at_rest: Lab) -> None:

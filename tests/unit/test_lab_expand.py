@@ -217,6 +217,22 @@ def test_a_pod_listens_on(ports: str, wanted: set[tuple[Protocol, int]]) -> None
     assert listens == {Listen(*it) for it in wanted}
 
 
+@pytest.mark.parametrize(
+    ("ports", "pod", "wanted"),
+    [
+        ("[{containerPort: 80, hostPort: 8001}]", "", ["8001/TCP to 80"]),
+        ("[{containerPort: 80, hostPort: 8001, protocol: UDP, hostIP: 127.0.0.1}]", "", ["127.0.0.1:8001/UDP to 80"]),
+        ("[{containerPort: 80, hostPort: 8001, hostIP: 'fd00::01'}]", "", ["[fd00::1]:8001/TCP to 80"]),
+        ("[{containerPort: 80, hostPort: 0}, {containerPort: 81}]", "", []),
+        ("[{containerPort: 80, hostPort: 80}]", "hostNetwork: true", []),
+    ],
+    ids=["at all addresses", "at one", "of IPv6", "none", "of the host's network"],
+)
+def test_ports_of_the_node_lead_to_a_pod(ports: str, pod: str, wanted: list[str]) -> None:
+    (held,) = expand(manifests(workload(ports=ports, pod=pod)), 1).pods.values()
+    assert list(map(str, held.host_ports)) == wanted
+
+
 def test_what_is_behind_port_53_of_the_cluster_dns_is_a_name_server() -> None:
     names = service("dns", ports="[{name: a, port: 53, targetPort: 5353}, {name: b, port: 9153}]")
     plan = expand(
@@ -352,6 +368,18 @@ def test_other_kinds_are_listed_and_nothing_else() -> None:
             "1.yaml: document 1, line 8: Deployment/default/web: "
             "spec.template.spec.containers[0].ports[0].containerPort: expected 1 to 65535, not 70000",
             id="a port",
+        ),
+        pytest.param(
+            workload(ports="[{containerPort: 80, hostPort: 65536}]"),
+            "1.yaml: document 1, line 8: Deployment/default/web: "
+            "spec.template.spec.containers[0].ports[0].hostPort: expected 1 to 65535, not 65536",
+            id="a port of the node",
+        ),
+        pytest.param(
+            workload(ports="[{containerPort: 80, hostIP: localhost}]"),
+            "1.yaml: document 1, line 8: Deployment/default/web: "
+            "spec.template.spec.containers[0].ports[0].hostIP: expected an IP address, not 'localhost'",
+            id="an address of the node",
         ),
         pytest.param(
             workload(ports="[{containerPort: http}]"),

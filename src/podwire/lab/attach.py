@@ -4,6 +4,7 @@ Invariants: nothing here knows the agent; the plugin is the same file that a nod
 before its ADD and after its DEL.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from msgspec import Struct
 from podwire.cni.install import PLUGIN
 from podwire.lab.process import run
 from podwire.lab.spaces import INTERFACE
+from podwire.lab.workloads import HostPort
 from podwire.model.addresses import Address, parse_address
 from podwire.model.objects import PodKey
 
-_NETWORK = msgspec.json.encode({"cniVersion": "1.1.0", "name": PLUGIN, "type": PLUGIN}).decode()
+_NETWORK = {"cniVersion": "1.1.0", "name": PLUGIN, "type": PLUGIN}
 TRY_AGAIN = 11
 
 
@@ -50,9 +52,13 @@ class _Error(Struct):
     details: str = ""
 
 
-async def add(plugin: Path, sandbox: Sandbox) -> tuple[Address, ...]:
-    """The pod's addresses. Raises AttachError, or ProgramError where the plugin doesn't run."""
-    code, out, errors = await run(str(plugin), stdin=_NETWORK, environment=_environment("ADD", plugin, sandbox))
+async def add(plugin: Path, sandbox: Sandbox, ports: Iterable[HostPort] = ()) -> tuple[Address, ...]:
+    """The pod's addresses. `ports`: those of the node that shall lead to it, which a runtime hands over as the
+    capability "portMappings" (CNI conventions). Raises AttachError, or ProgramError where the plugin doesn't run."""
+    network = _NETWORK | ({"runtimeConfig": {"portMappings": list(map(_mapping, ports))}} if ports else {})
+    code, out, errors = await run(
+        str(plugin), stdin=_encoded(network), environment=_environment("ADD", plugin, sandbox)
+    )
     if code:
         raise _refusal(out, errors)
     result = _decode(out, _Result)
@@ -63,9 +69,20 @@ async def add(plugin: Path, sandbox: Sandbox) -> tuple[Address, ...]:
 
 async def delete(plugin: Path, sandbox: Sandbox) -> None:
     """Raises AttachError, or ProgramError where the plugin doesn't run."""
-    code, out, errors = await run(str(plugin), stdin=_NETWORK, environment=_environment("DEL", plugin, sandbox))
+    code, out, errors = await run(
+        str(plugin), stdin=_encoded(_NETWORK), environment=_environment("DEL", plugin, sandbox)
+    )
     if code:
         raise _refusal(out, errors)
+
+
+def _mapping(it: HostPort) -> dict[str, Any]:
+    protocol = it.protocol.name.lower()
+    return {"hostPort": it.number, "containerPort": it.target, "protocol": protocol, "hostIP": it.address}
+
+
+def _encoded(network: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(network).decode()
 
 
 def _environment(command: str, plugin: Path, sandbox: Sandbox) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from podwire.model.addresses import parse_address, show_address
 from podwire.model.objects import Protocol
 from podwire.sources.fields import Invalid, invalid
 
@@ -43,6 +44,8 @@ class ContainerPort(Form, frozen=True):
     container_port: int
     name: str | None = None
     protocol: str | None = None
+    host_port: int | None = None
+    host_ip: str | None = field(default=None, name="hostIP")
 
 
 class Container(Form, frozen=True):
@@ -145,6 +148,16 @@ def protocol(name: str | None, path: str) -> Protocol:
         return Protocol[name or "TCP"]
     except KeyError:
         raise Invalid(path, f"expected TCP, UDP or SCTP, not {name!r}") from None
+
+
+def address(text: str | None, path: str) -> str:
+    """ "" where nothing is said. Raises Invalid."""
+    if not text:
+        return ""
+    try:
+        return show_address(parse_address(text))
+    except ValueError:
+        raise Invalid(path, f"expected an IP address, not {text!r}") from None
 
 
 def port(number: int, path: str) -> int:

@@ -45,7 +45,7 @@ async def begin(lab: Lab, pod: PlannedPod, host: Station, ports: frozenset[Liste
     await make([space])
     sandbox = attach.Sandbox(secrets.token_hex(32), pod.key, path_of(space))
     try:
-        addresses = await attach.add(_plugin(lab, pod), sandbox)
+        addresses = await attach.add(_plugin(lab, pod), sandbox, pod.host_ports)
         live = LivePod(pod, addresses, path_of(space), Listeners(), sandbox)
         await listen(live, ports, names)
     except (ProgramError, attach.AttachError, OSError):

@@ -83,6 +83,7 @@ def _pod(lab: Lab, pod: PlannedPod, workload: str, live: LivePod | None, trouble
         problem=trouble or ("" if live else "not begun"),
         hostname=pod.object["spec"].get("hostname") or "",
         subdomain=pod.object["spec"].get("subdomain") or "",
+        host_ports=tuple(map(str, pod.host_ports)) if live else (),
     )
 
 

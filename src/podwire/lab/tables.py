@@ -102,10 +102,12 @@ def _services(seen: LabView) -> Table:
 
 
 def _pods(seen: LabView) -> Table:
-    table = _table("NAMESPACE", "POD", "NODE", "STATE", "ADDRESSES", "PORTS")
+    mapped = any(it.host_ports for it in seen.pods)
+    table = _table("NAMESPACE", "POD", "NODE", "STATE", "ADDRESSES", "PORTS", *["HOST PORTS"] * mapped)
     for it in seen.pods:
         state = Text(it.problem, "red") if it.problem else Text("runs", "green")
-        table.add_row(it.namespace, it.name, it.node or "none", state, ", ".join(it.addresses), ", ".join(it.ports))
+        last = ", ".join(it.addresses), ", ".join(it.ports), *[", ".join(it.host_ports)] * mapped
+        table.add_row(it.namespace, it.name, it.node or "none", state, *last)
     return table
 
 

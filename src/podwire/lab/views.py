@@ -23,8 +23,9 @@ class NodeView(Struct, frozen=True):
 
 
 class PodView(Struct, frozen=True):
-    """`problem` "": it runs. `workload`: KIND/NAMESPACE/NAME. `ports` as `80/TCP`. `space`: the namespace's name.
-    `subdomain`: the Service of its namespace below which it has a name, `hostname`."""
+    """`problem` "": it runs. `workload`: KIND/NAMESPACE/NAME. `ports` as `80/TCP`, those of the node that lead to it as
+    `8080/TCP to 80`, with an address before it where it has one. `space`: the namespace's name. `subdomain`: the
+    Service of its namespace below which it has a name, `hostname`."""
 
     namespace: str
     name: str
@@ -36,6 +37,7 @@ class PodView(Struct, frozen=True):
     problem: str = ""
     hostname: str = ""
     subdomain: str = ""
+    host_ports: tuple[str, ...] = ()
 
 
 class ServiceView(Struct, frozen=True):

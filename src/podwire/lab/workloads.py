@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from podwire.lab.forms import (
+    ContainerPort,
     Controller,
     Expression,
     Fields,
@@ -20,6 +21,7 @@ from podwire.lab.forms import (
     Selector,
     Workload,
     WorkloadSpec,
+    address,
     port,
     protocol,
     read,
@@ -42,6 +44,19 @@ class NamedPort(NamedTuple):
     number: int
 
 
+class HostPort(NamedTuple):
+    """A port of the node that leads to a container's `target`; `address` "": at all that the node has."""
+
+    address: str
+    protocol: Protocol
+    number: int
+    target: int
+
+    def __str__(self) -> str:
+        where = f"[{self.address}]:" if ":" in self.address else f"{self.address}:" if self.address else ""
+        return f"{where}{self.number}/{self.protocol.name} to {self.target}"
+
+
 class PlannedPod(NamedTuple):
     """A pod as it shall be. `node` "": no node will have it. `object` is the API's, without a status."""
 
@@ -52,6 +67,7 @@ class PlannedPod(NamedTuple):
     ports: tuple[NamedPort, ...]
     host_network: bool
     object: Fields
+    host_ports: tuple[HostPort, ...] = ()
 
 
 class _Origin(NamedTuple):
@@ -155,12 +171,17 @@ def _pod(key: PodKey, node: str, metadata: Fields, spec: Fields, form: PodSpec, 
         "spec": {**spec, **({"nodeName": node} if node else {})},
     }
     labels = metadata.get("labels") or {}
-    return PlannedPod(key, node, uid, labels, tuple(_ports(form, path)), bool(form.host_network), body)
+    ports, mapped = _ports(form, path)
+    # On the host's network a container's port is the node's own.
+    host_ports = () if form.host_network else tuple(sorted(mapped))
+    return PlannedPod(key, node, uid, labels, tuple(ports), bool(form.host_network), body, host_ports)
 
 
-def _ports(spec: PodSpec, path: str) -> Iterable[NamedPort]:
-    """What the containers declare, sidecars (KEP-753) included; a doubled one is listed once."""
+def _ports(spec: PodSpec, path: str) -> tuple[Iterable[NamedPort], Iterable[HostPort]]:
+    """What the containers declare, sidecars (KEP-753) included; a doubled one is listed once. And the node's ports that
+    lead there."""
     found: dict[NamedPort, None] = {}
+    mapped: dict[HostPort, None] = {}
     for field, containers in (("containers", spec.containers), ("initContainers", spec.init_containers or [])):
         for number, container in enumerate(containers):
             for position, one in enumerate(container.ports or ()):
@@ -170,9 +191,19 @@ def _ports(spec: PodSpec, path: str) -> Iterable[NamedPort]:
                     protocol(one.protocol, f"{own}.protocol"),
                     port(one.container_port, f"{own}.containerPort"),
                 )
+                at = _host_port(one, declared, own)
                 if field == "containers" or container.restart_policy == "Always":
                     found[declared] = None
-    return found
+                    mapped |= {} if at is None else {at: None}
+    return found, mapped
+
+
+def _host_port(one: ContainerPort, declared: NamedPort, path: str) -> HostPort | None:
+    """0 is none, as in the API."""
+    where = address(one.host_ip, f"{path}.hostIP")
+    if not one.host_port:
+        return None
+    return HostPort(where, declared.protocol, port(one.host_port, f"{path}.hostPort"), declared.number)
 
 
 def _choose(spec: PodSpec, places: Places, workload: str, number: int) -> str:
