@@ -116,4 +116,10 @@ def _events(tally: Tally) -> Iterator[Metric]:
     for protocol in Protocol:
         flows.add_metric((protocol.name,), tally.flows_deleted[protocol.name])
     yield flows
+    mended = CounterMetricFamily(
+        "podwire_mended", "What others had changed and was put right, by what it was.", labels=("driver", "what")
+    )
+    for (driver, what), count in sorted(tally.mended.items()):
+        mended.add_metric((driver, what), count)
+    yield mended
     yield CounterMetricFamily("podwire_healing", "Resyncs that were made to heal a failure.", value=tally.healings)

@@ -6,6 +6,7 @@ import pytest
 
 from podwire.agent import readers
 from podwire.controller.history import Record
+from podwire.drift import drift
 from podwire.sources import kernel_watch
 from tests.kernel.rig import Rig, ask, by_hand, dump, service, sh
 
@@ -62,8 +63,21 @@ async def healed(rig: Rig, count: int = 1) -> list[Record]:
         pytest.param("ip link set {link} down", "interface {index} up", id="node's end down"),
         pytest.param("ip link set {link} mtu 1400", "link {link}", id="node's end's MTU"),
         pytest.param("ip link set {link} name other", "link {link}", id="node's end renamed"),
-        pytest.param("sysctl -qw net.ipv4.conf.{link}.forwarding=0", "link {link}", id="node's end not forwarding"),
-        pytest.param("sysctl -qw net.ipv6.conf.{link}.forwarding=0", "link {link}", id="nor for IPv6"),
+        pytest.param(
+            "sysctl -qw net.ipv4.conf.{link}.forwarding=0",
+            "link {link} changed: put right net/ipv4/conf/{link}/forwarding",
+            id="node's end not forwarding",
+        ),
+        pytest.param(
+            "sysctl -qw net.ipv6.conf.{link}.forwarding=0",
+            "link {link} changed: put right net/ipv6/conf/{link}/forwarding",
+            id="nor for IPv6",
+        ),
+        pytest.param(
+            "sysctl -qw net.ipv4.conf.{link}.rp_filter=0",
+            "link {link} changed: put right net/ipv4/conf/{link}/rp_filter",
+            id="its pod may send in another's name",
+        ),
         pytest.param("ip link set {link} address 02:00:00:00:00:01", "link {link}", id="node's end's MAC"),
         pytest.param("ip link property del dev {link} altname sandbox-c.eth0", "link {link}", id="altname deleted"),
         pytest.param("ip address del 10.1.1.1/32 dev lo", "address 10.1.1.1 on interface 1", id="own address deleted"),
@@ -230,6 +244,11 @@ async def test_with_somebody_who_does_it_again_and_again_we_grow_slower(watched:
         pytest.param(
             "sysctl -qw net.ipv4.conf.all.send_redirects=1", "sysctl net/ipv4/conf/all/send_redirects", id="a setting"
         ),
+        pytest.param(
+            "sysctl -qw net.ipv4.conf.{link}.send_redirects=1",
+            "link {link} changed: put right net/ipv4/conf/{link}/send_redirects",
+            id="a setting of a link",
+        ),
         pytest.param("ip route del 10.1.1.4/32", "route 10.1.1.4/32", id="a route"),
         pytest.param("ip -n {pod} route del default", "route 0.0.0.0/0 in /run/netns/{pod}", id="in a pod"),
         pytest.param("nft flush map ip podwire svc", "frontend 10.96.0.10:80/TCP", id="elements"),
@@ -238,12 +257,13 @@ async def test_with_somebody_who_does_it_again_and_again_we_grow_slower(watched:
 async def test_what_nothing_told_is_found_by_the_periodic_verify(rig: Rig, hand: str, named: str) -> None:
     await rig.start_with_pods("a", "b", "c", objects=OBJECTS)
     pod = rig.pods["c"].name
-    by_hand(hand.replace("{pod}", pod))
+    by_hand(hand.replace("{pod}", pod).replace("{link}", LINK))
+    if LINK in (named := named.format(pod=pod, link=LINK)):
+        (seen,) = drift(await rig.running.controller.verify())
+        assert (named.rpartition(" net/")[2] in (seen.found or "")) is True
     verifying = asyncio.create_task(kernel_watch.verify(rig.running.controller, 0.05, readers))
     records = await healed(rig)
-    assert any(
-        line.startswith(named.format(pod=pod)) for record in records for line in sum(record.changes.values(), ())
-    )
+    assert any(line.startswith(named) for record in records for line in sum(record.changes.values(), ()))
     await rig.add("d")
     await rig.delete("d")
     verifying.cancel()

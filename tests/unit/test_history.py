@@ -1,6 +1,7 @@
 """What a record says of a change."""
 
 import pytest
+from msgspec.structs import replace
 
 from podwire.controller.difference import Change, Outcome
 from podwire.controller.events import Resync, ResyncReason
@@ -13,6 +14,8 @@ from podwire.model.network import (
     ForwardKey,
     Frontend,
     HostPortKey,
+    Link,
+    LinkKey,
     LocalPodKey,
     Route,
     RouteKey,
@@ -24,12 +27,20 @@ from podwire.model.objects import Protocol
 
 FRONTEND = Frontend(parse_address("10.96.0.1"), Protocol.TCP, 80)
 A, B = (Backend(parse_address(f"10.1.0.{n}"), 80) for n in (1, 2))
+LINK, HELD = LinkKey("pw0"), Link(7, b"", "", 8, "eth0", b"", 1500, (), "")
 ROUTE = RouteKey("/run/netns/a", parse_prefix("10.1.0.1/32"))
 
 
 @pytest.mark.parametrize(
     ("key", "change", "says"),
     [
+        (
+            LINK,
+            Change(replace(HELD, astray=("ipv4/conf/pw0/rp_filter", "ipv6/conf/pw0/forwarding")), HELD),
+            "link pw0 changed: put right net/ipv4/conf/pw0/rp_filter, net/ipv6/conf/pw0/forwarding",
+        ),
+        (LINK, Change(replace(HELD, astray=("renamed to x",)), HELD), "link pw0 changed: put right renamed to x"),
+        (LINK, Change(HELD, replace(HELD, localnet=True)), "link pw0 changed: put right route_localnet"),
         (FRONTEND, Change(None, Slots(1, (A,))), "frontend 10.96.0.1:80/TCP added (class 1: 10.1.0.1:80)"),
         (FRONTEND, Change(Slots(1, (A,)), Slots(2, (A, B))), "frontend 10.96.0.1:80/TCP: +10.1.0.2:80 class 2"),
         (FRONTEND, Change(Slots(2, (A, B)), Slots(1, (A,))), "frontend 10.96.0.1:80/TCP: -10.1.0.2:80 class 1"),
@@ -55,6 +66,9 @@ ROUTE = RouteKey("/run/netns/a", parse_prefix("10.1.0.1/32"))
         ),
     ],
     ids=[
+        "a link's settings",
+        "a link's name",
+        "a setting that is no one's to see",
         "new",
         "one more",
         "one less",

@@ -13,11 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from podwire import metrics, views
 from podwire.admin import server as admin
-from podwire.controller.difference import Outcome
-from podwire.controller.events import KubeStateChange, Reported, Resync, ResyncReason
+from podwire.controller.difference import Change, Outcome
+from podwire.controller.events import Disturbed, KubeStateChange, Reported, Resync, ResyncReason
 from podwire.controller.snapshot import fold
 from podwire.controller.tally import Tally
-from podwire.controller.transaction import Result
+from podwire.controller.transaction import Result, Step
+from podwire.model.network import SysctlKey
 from podwire.model.objects import Protocol
 from podwire.model.snapshot import Snapshot
 from podwire.views import FrontendState
@@ -44,6 +45,8 @@ def tally() -> Tally:
     for seconds in (0.0002, 0.0004, 7.0):
         counted.add(Result(KubeStateChange(()), seconds=seconds))
     counted.add(Result(Resync(ResyncReason.HEALING), seconds=0.25, error="no room"))
+    changes, key = Change("0", "1"), SysctlKey("net/ipv4/ip_forward")
+    counted.add(Result(Disturbed("linux", None), (Step("linux", {key: changes}, {key: Outcome("1")}, 1),)))
     return counted
 
 
@@ -90,6 +93,7 @@ def exposed(now: Snapshot, facts: views.Facts, counted: Tally, accept: str = "")
         ("podwire_event_seconds_bucket", ("KubeStateChange", "+Inf"), 3),
         ("podwire_event_seconds_count", ("KubeStateChange",), 3),
         ("podwire_event_seconds_sum", ("KubeStateChange",), 7.0006),
+        ("podwire_mended_total", ("linux", "net/ipv4/ip_forward"), 1),
         ("podwire_healing_total", (), 1),
     ],
 )

@@ -1,14 +1,19 @@
 """What is counted of each event."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from podwire.controller.events import DeletePod, KubeStateChange, Refusal, Resync, ResyncReason, Shutdown
+from podwire.controller.difference import Change, Outcome
+from podwire.controller.events import DeletePod, Disturbed, KubeStateChange, Refusal, Resync, ResyncReason, Shutdown
 from podwire.controller.tally import BOUNDS, Durations, Tally
-from podwire.controller.transaction import Result
+from podwire.controller.transaction import Result, Step
+from podwire.model.addresses import IPV4, parse_prefix
+from podwire.model.network import Link, LinkKey, PodMTUKey, Route, RouteKey, SysctlKey, TunnelPortKey
 from podwire.model.objects import AttachmentKey
 from tests.unit.test_loop import ADD, Bench
 
@@ -32,6 +37,34 @@ def test_each_event_is_counted_by_kind_and_outcome(result: Result, counted: tupl
     tally.add(result)
     assert tally.events == {counted: 2}
     assert tally.healings == 0
+
+
+LINK = Link(7, b"", "", 8, "eth0", b"", 1500, (), "")
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "what"),
+    [
+        (SysctlKey("net/ipv4/ip_forward"), Change("0", "1"), {"net/ipv4/ip_forward"}),
+        (RouteKey("", parse_prefix("10.1.1.2/32")), Change(None, Route(7)), {"route"}),
+        (PodMTUKey(), Change(None, 1500), {"pod mtu"}),
+        (TunnelPortKey(IPV4, 4789), Change(None, True), {"tunnel port"}),
+        (LinkKey("pw0"), Change(None, LINK), {"link"}),
+        (LinkKey("pw0"), Change(replace(LINK, astray=("renamed to x",)), LINK), {"link"}),
+        (
+            LinkKey("pw0"),
+            Change(replace(LINK, astray=("ipv4/conf/pw0/rp_filter", "ipv6/conf/pw0/forwarding")), LINK),
+            {"net/ipv4/conf/*/rp_filter", "net/ipv6/conf/*/forwarding"},
+        ),
+        (LinkKey("pw0"), Change(LINK, replace(LINK, localnet=True)), {"net/ipv4/conf/*/route_localnet"}),
+    ],
+)
+def test_what_others_had_changed_is_counted_by_name_where_it_was_put_right(key: Any, change: Change, what: Any) -> None:
+    for error, event in ((None, Disturbed("linux", None)), ("no", Disturbed("linux", None)), (None, CHANGE)):
+        tally = Tally()
+        tally.add(Result(event, (Step("linux", {key: change}, {key: Outcome(change.after, error)}, 1),)))
+        wanted = what if error is None and event is not CHANGE else set()
+        assert tally.mended == {("linux", it): 1 for it in wanted}
 
 
 def test_what_never_ran_has_no_duration() -> None:

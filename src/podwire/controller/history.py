@@ -11,6 +11,7 @@ from typing import Any
 
 from podwire.controller.difference import Change
 from podwire.controller.events import FlowsReconciled
+from podwire.controller.mended import strays
 from podwire.controller.transaction import Result
 from podwire.model.addresses import Address, show_address
 from podwire.model.network import TUNNEL_INDEX, Backend, Route, Serving, Slots, listed
@@ -125,6 +126,8 @@ def words(key: object, change: Change) -> str:
         return f"{key} added" + (f" ({after})" if isinstance(after, Slots | Backend) else "")
     if after is None:
         return f"{key} removed"
+    if names := list(strays(change)):
+        return f"{key} changed: put right {listed(names)}"
     was, now = _value(before), _value(after)
     return f"{key} changed: {was} → {now}" if was and now and was != now else f"{key} changed"
 

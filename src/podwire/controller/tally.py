@@ -8,7 +8,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
-from podwire.controller.events import FlowsReconciled, Resync, ResyncReason
+from podwire.controller.events import Disturbed, FlowsReconciled, Resync, ResyncReason
+from podwire.controller.mended import kinds
 from podwire.controller.transaction import Result
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -35,6 +36,8 @@ class Tally:
         self.healings = 0
         self.flows_deleted: Counter[str] = Counter()
         """By protocol: entries of connection tracking whose flows were stale."""
+        self.mended: Counter[tuple[str, str]] = Counter()
+        """By driver and what it was (`mended.py`): what others had changed and was put right."""
 
     @property
     def events(self) -> Mapping[tuple[str, str], int]:
@@ -53,6 +56,11 @@ class Tally:
             self._durations.setdefault(kind, Durations()).add(result.seconds)
         if isinstance(result.event, Resync) and result.event.reason is ResyncReason.HEALING:
             self.healings += 1
+        if isinstance(result.event, Disturbed):
+            for step in result.steps:
+                for key, change in step.difference.items():
+                    if (outcome := step.outcomes.get(key)) is not None and outcome.error is None:
+                        self.mended.update((step.driver, what) for what in kinds(key, change))
         if isinstance(result.event, FlowsReconciled):
             for frontend, count in result.event.deleted:
                 self.flows_deleted[frontend.protocol.name] += count
