@@ -18,7 +18,7 @@ from statistics import median
 from time import monotonic
 from typing import Any, NamedTuple
 
-from tests.bench import cni, planes, wires
+from tests.bench import cni, planes, pod_to_pod, wires
 from tests.bench.figures import RESULT, Figure, figure, percentile, ratio, show, write
 
 GOALS = {
@@ -37,6 +37,8 @@ GOALS = {
     "cni_add_p99_ratio": 1.0,
     "cni_adds_per_second_ratio_16": 2.0,
     "cni_add_growth_200": 1.2,
+    "pod_to_pod_rr_ratio_veth": 0.95,
+    "pod_to_pod_throughput_ratio_veth": 0.95,
 }
 OURS, THEIRS = planes.Podwire.name, planes.KubeProxy.name
 Sample = dict[str, Any]
@@ -180,6 +182,23 @@ def packets(bench: Bench) -> None:
             bench.add(ratio(name, ours[kind], rates[THEIRS][kind], against, better="higher"))
 
 
+def between_pods(bench: Bench) -> None:
+    if not bench.wanted("pod_to_pod_"):
+        return
+    if why := wires.missing():
+        bench.say(f"left out: pod_to_pod_*: {why}")
+        return
+    plan = bench.plan
+    bench.say("requests and a stream from pod to pod beside a bare routed pair of veths")
+    rates = bench.sample("pod_to_pod", plan.few, plan.packet_rounds, plan.packet_seconds)
+    ours, theirs, against = rates[pod_to_pod.PODWIRE], rates[pod_to_pod.VETH], "a bare routed pair of veths"
+    bench.add(
+        *(ratio(f"pod_to_pod_{kind}_ratio_veth", ours[kind], theirs[kind], against, better="higher") for kind in ours),
+        figure("pod_to_pod_rr", ours["rr"], "1/s", better="higher"),
+        figure("pod_to_pod_throughput", [it * 8e-9 for it in ours["throughput"]], "Gbit/s", better="higher"),
+    )
+
+
 def affinity(bench: Bench) -> None:
     clients = bench.plan.clients
     if not bench.wanted(f"affinity_cleanup_s_{clients}", f"affinity_cleanup_cpu_s_{clients}"):
@@ -234,7 +253,7 @@ def _each(samples: list[Sample], name: str) -> list[float]:
     return [float(it[name]) for it in samples]
 
 
-PARTS: tuple[Callable[[Bench], None], ...] = (services, packets, affinity, pods)
+PARTS: tuple[Callable[[Bench], None], ...] = (services, packets, between_pods, affinity, pods)
 
 
 def main() -> None:

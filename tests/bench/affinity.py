@@ -86,10 +86,10 @@ async def measure(name: str, clients: int) -> dict[str, Any]:
         left = Remembered(it, wires.node)
         try:
             await it.start()
-            async with answering(load, wires):
+            async with answering(load, wires.backends):
                 for number in range(SERVICES):
                     address = objects.service_address(number)
-                    await rate(load, wires, "clients", address, objects.PORT, CLIENTS, str(clients // SERVICES))
+                    await rate(load, wires.client, "clients", address, objects.PORT, CLIENTS, str(clients // SERVICES))
             known = left.count()
             assert known == clients, f"{known} of {clients} clients are remembered"
             with commits(wires.node) if isinstance(it, KubeProxy) else nullcontext() as heard:

@@ -2,11 +2,13 @@
  *
  *   load serve PORT NAMESPACE…               answers each byte with a byte, in each of these network namespaces (paths),
  *                                            until it is killed; says "ready"
+ *   load swallow PORT NAMESPACE…             takes what it is sent there, and says nothing
  *   load connect ADDRESS PORT SECONDS        connects, asks once, cuts the connection, again and again
  *   load ask ADDRESS PORT SECONDS            asks again and again on one connection
+ *   load send ADDRESS PORT SECONDS           sends as much as is taken on one connection
  *   load clients ADDRESS PORT FIRST COUNT    connects once from each of COUNT addresses, the first being FIRST
  *
- * The last three print how many worked and the seconds that took. All of them run on one processor, before everybody
+ * The last four print how many worked (bytes that have arrived, for `send`) and the seconds that took. All of them run on one processor, before everybody
  * else where the kernel allows it: both ends and the packets between take turns there, so another's work disturbs
  * little. A connection that fails ends the program with its reason: a rate with failures in it would mean nothing.
  */
@@ -26,6 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { SHARE = 128 << 10 }; /* bytes of a stream that go, or come, at a time */
 static int one = 1;
 
 static void fail(const char *what) {
@@ -63,10 +66,11 @@ static int listening(int port, const char *space) {
     return it;
 }
 
-static void serve(int port, int count, char **spaces) {
+/* `swallows`: all that comes, without an answer. */
+static void serve(int port, int count, char **spaces, int swallows) {
     struct epoll_event wanted = {.events = EPOLLIN}, got[256];
     int waiting = epoll_create1(0), last = -1;
-    char byte;
+    static char taken[SHARE];
     for (int i = 0; i < count; i++) {
         wanted.data.fd = last = listening(port, spaces[i]);
         epoll_ctl(waiting, EPOLL_CTL_ADD, last, &wanted);
@@ -85,9 +89,9 @@ static void serve(int port, int count, char **spaces) {
                 }
                 continue;
             }
-            ssize_t length = read(it, &byte, 1);
+            ssize_t length = read(it, taken, swallows ? sizeof taken : 1);
             if (length < 0 && errno == EAGAIN) continue;
-            if (length <= 0 || write(it, &byte, 1) != 1) close(it);
+            if (length <= 0 || (!swallows && write(it, taken, 1) != 1)) close(it);
         }
     }
 }
@@ -108,6 +112,19 @@ static void ask(int it) {
     if (write(it, &byte, 1) != 1 || read(it, &byte, 1) != 1) fail("ask");
 }
 
+/* How many bytes have arrived: the other end closes once it has come to the end. */
+static long sent(int it, double end) {
+    static char share[SHARE];
+    long done = 0;
+    while (now() < end) {
+        ssize_t length = write(it, share, sizeof share);
+        if (length < 0) fail("send");
+        done += length;
+    }
+    if (shutdown(it, SHUT_WR) || read(it, share, 1) != 0) fail("send");
+    return done;
+}
+
 int main(int count, char **words) {
     struct sockaddr_in to = {.sin_family = AF_INET}, from = {.sin_family = AF_INET};
     struct timeval patience = {10, 0};
@@ -115,7 +132,8 @@ int main(int count, char **words) {
     if (count < 3) return 2;
     signal(SIGPIPE, SIG_IGN);
     alone();
-    if (!strcmp(words[1], "serve")) serve(atoi(words[2]), count - 3, words + 3);
+    if (!strcmp(words[1], "serve")) serve(atoi(words[2]), count - 3, words + 3, 0);
+    if (!strcmp(words[1], "swallow")) serve(atoi(words[2]), count - 3, words + 3, 1);
     if (count < 5) return 2;
     inet_pton(AF_INET, words[2], &to.sin_addr);
     to.sin_port = htons(atoi(words[3]));
@@ -128,6 +146,8 @@ int main(int count, char **words) {
             close(it);
             from.sin_addr.s_addr = htonl(ntohl(from.sin_addr.s_addr) + 1);
         }
+    } else if (!strcmp(words[1], "send")) {
+        done = sent(connected(NULL, &to), began + atof(words[4]));
     } else {
         double end = began + atof(words[4]);
         int once = !strcmp(words[1], "ask"), held = once ? connected(NULL, &to) : -1;

@@ -68,12 +68,12 @@ async def measure(services: int, few: int, rounds: int, seconds: float, names: l
                 sites.append(
                     await site(stack, make_space, name, few if name == FEW else services, Path(directory, name))
                 )
-                await stack.enter_async_context(answering(load, sites[-1].wires))
+                await stack.enter_async_context(answering(load, sites[-1].wires.backends))
             for number in range(-1, rounds):
                 for it in sites if number % 2 else reversed(sites):
                     for kind, what in KINDS.items():
                         found = await rate(
-                            load, it.wires, what, objects.service_address(0), objects.PORT, f"{seconds:g}"
+                            load, it.wires.client, what, objects.service_address(0), objects.PORT, f"{seconds:g}"
                         )
                         if number >= 0:  # the one before is for warming up
                             rates[it.name][kind].append(found)

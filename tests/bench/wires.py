@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from tests.bench.cni import Plugin
 from tests.bench.nodes import ip, prepare, sysctl
 from tests.bench.objects import BACKENDS, NODE, TARGET, node
 from tests.kernel.process import AgentProcess
-from tests.kernel.rig import MakeSpace, entered, sh
+from tests.kernel.rig import MakeSpace, Space, entered, sh
 
 CLIENT = "10.1.1.2"
 """The block's first address for pods."""
@@ -88,9 +88,11 @@ class Wires:
 
 
 @asynccontextmanager
-async def answering(load: Path, wires: Wires) -> AsyncIterator[None]:
-    """Each backend answers: one program for all of them."""
-    command = [str(load), "serve", str(TARGET), *(space.path for space in wires.backends)]
+async def answering(
+    load: Path, servers: Sequence[Space], port: int = TARGET, how: str = "serve"
+) -> AsyncIterator[None]:
+    """Each of them answers: one program for all of them. `how`: as `load.c` has it."""
+    command = [str(load), how, str(port), *(space.path for space in servers)]
     server = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert server.stdout is not None
     assert await server.stdout.readline() == b"ready\n"
@@ -101,9 +103,9 @@ async def answering(load: Path, wires: Wires) -> AsyncIterator[None]:
         await server.wait()
 
 
-async def rate(load: Path, wires: Wires, what: str, address: str, port: int, *more: str) -> float:
+async def rate(load: Path, client_space: Space, what: str, address: str, port: int, *more: str) -> float:
     """So many a second. `what`, `more`: as `load.c` has them."""
-    command = ["ip", "netns", "exec", wires.client.name, str(load), what, address, str(port), *more]
+    command = ["ip", "netns", "exec", client_space.name, str(load), what, address, str(port), *more]
     pipe = asyncio.subprocess.PIPE
     client = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     out, error = await client.communicate()

@@ -23,6 +23,7 @@ def test_each_part_measures_what_can_be_measured_here(tmp_path: Path) -> None:
     assert found["services_change_growth"]["samples"]
     missing = {"kube-proxy": bool(planes.missing()), "cc": bool(wires.missing())}
     assert ("clusterip_cps" in found) == (not missing["cc"]) == ("affinity_cleanup_s_200" in found)
+    assert ("pod_to_pod_throughput_ratio_veth" in found) == (not missing["cc"])
     assert ("services_load_time_ratio_40" in found) == (not missing["kube-proxy"])
     assert ("cni_add_p50_ratio_native" in found) == (not cni.missing())
     for what, is_missing in missing.items():
