@@ -50,10 +50,12 @@ from podwire.sources import cni_ipam, cni_server, kernel_watch, kube_status, nod
 from podwire.sources.cni_calls import CallServer
 from podwire.sources.ipam_leases import Leases
 from podwire.sources.kube_api import Api
+from podwire.sources.kube_claims import Claimer
 from podwire.sources.kube_config import KubeConfigError, read_access
 from podwire.sources.kube_credentials import Credentials
 from podwire.sources.kube_source import KubernetesObjects
 from podwire.sources.manifests import Manifests
+from podwire.sources.pod_wishes import wished_of
 from podwire.statistics.collector import Collector
 from podwire.statistics.kept import Kept
 from podwire.store.database import StoreUnusable
@@ -128,6 +130,7 @@ class Agent:
             network_mtu=network_mtu,
             last_mtu=last_mtu,
             mtus=self.addresses.now.mtus,
+            claims_blocks=self.api is not None,
         )
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
         self.controller.readers = partial(readers, config.service_traffic)
@@ -140,7 +143,10 @@ class Agent:
         )
         self.flows = Reconciler((self.conntrack, self.clients), self.nftables.departed, self.controller)
         self.manifests = Manifests(config.manifests) if config.manifests is not None else None
-        self.kubernetes = KubernetesObjects(self.api, config.node_name) if self.api is not None else None
+        self.kubernetes, self.claimer = None, None
+        if self.api is not None:
+            self.kubernetes = KubernetesObjects(self.api, config.node_name)
+            self.claimer = Claimer(self.api, self.controller, self.kubernetes.told)
         self.health = HealthServer(self.controller, self.api is not None, config.healthz_listen)
         self.leases = Leases(config.leases)
         self._collecting: asyncio.Task[None] | None = None
@@ -205,6 +211,8 @@ class Agent:
             found += self.manifests.loaded.errors
         if self.kubernetes is not None:
             found += self.kubernetes.errors
+        if self.claimer is not None:
+            found += self.claimer.errors
         found += self.health.errors + self.clients.troubles + self.leases.troubles
         return tuple(map(printable, found))
 
@@ -283,7 +291,8 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
         monitored = await admin.serve_monitors(*config.metrics_listen, controller, agent.facts, agent.statistics)
         stack.push_async_callback(monitored.cleanup)
     tasks.keep("the return of leases", lambda _: cni_ipam.keep_giving_back(agent.leases, controller))
-    server = await cni_server.serve(config.cni_socket, config.spool, controller, agent.leases)
+    wished = wished_of(controller, agent.api, agent.claimer)
+    server = await cni_server.serve(config.cni_socket, config.spool, controller, agent.leases, wished)
     stack.push_async_callback(server.stop, 1.0)
     tasks.essential("the CNI server", _served(server))
     files = (config.state_dir, config.lock, config.cni_socket, config.admin_socket)
@@ -357,6 +366,7 @@ def _api(config: Config) -> Api | None:
 def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
     """What goes on beside the controller. `listed`: the sources' objects are in the snapshot."""
     submit, manifests, kubernetes, api = agent.controller.submit, agent.manifests, agent.kubernetes, agent.api
+    claimer = agent.claimer
     for driver in (agent.linux, agent.nftables):
         tasks.keep(f"the watch of {driver.name}", partial(kernel_watch.follow, agent.controller, driver))
     if agent.config.verify_seconds:
@@ -374,6 +384,8 @@ def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
         tasks.keep("the watch of the manifests", lambda again: manifests.run(submit, not again))
     if kubernetes is not None:
         tasks.keep("the watch of the Kubernetes API", lambda again: kubernetes.run(submit, listed and not again))
+    if claimer is not None:
+        tasks.keep("the claims of pools' blocks", lambda _: claimer.run())
     if api is not None and agent.config.kubernetes is not None:
         always = agent.config.kubernetes.network_condition
         name = agent.config.node_name

@@ -39,6 +39,7 @@ from podwire.sources.cni_calls import CallServer
 from podwire.sources.cni_check import result_of
 from podwire.sources.cni_spool import replay, spooled, sweep
 from podwire.sources.ipam_leases import Leases
+from podwire.sources.pod_wishes import Wished, nothing_wished
 
 log = logging.getLogger(__name__)
 
@@ -71,16 +72,19 @@ class Cni(NamedTuple):
     replaying: asyncio.Lock
     adding: list[AttachmentKey]
     """Whose ADD is under way."""
+    wished: Wished = nothing_wished
 
 
-def calls(controller: Controller, spool: Path, leases: Leases) -> Cni:
-    return Cni(controller, spool, leases, asyncio.Lock(), [])
+def calls(controller: Controller, spool: Path, leases: Leases, wished: Wished = nothing_wished) -> Cni:
+    return Cni(controller, spool, leases, asyncio.Lock(), [], wished)
 
 
-async def serve(socket: Path, spool: Path, controller: Controller, leases: Leases) -> CallServer:
+async def serve(
+    socket: Path, spool: Path, controller: Controller, leases: Leases, wished: Wished = nothing_wished
+) -> CallServer:
     """Serves on a unix socket that only root can open. The caller holds the state directory's lock: a socket that is
     there already is a dead agent's. Raises OSError where socket or spool can't be made."""
-    cni = calls(controller, spool, leases)
+    cni = calls(controller, spool, leases, wished)
     _make_room(socket, spool)
     await _replay(cni)
 
@@ -196,10 +200,14 @@ async def _attach(
         mac=request.mac,
     )
     if given is not None:
-        added = replace(added, delegated=given.addresses, routes=given.routes)
-    result = await cni.controller.submit(added)
-    if result.error is not None:
-        raise _refused(request, result)
+        result = await cni.controller.submit(replace(added, delegated=given.addresses, routes=given.routes))
+        if result.error is not None:
+            raise _refused(request, result)
+    else:
+        async with cni.wished(pod, request.uid) as wish:
+            result = await cni.controller.submit(replace(added, pool=wish.pool, fixed=wish.fixed))
+            if result.error is not None:
+                raise _refused(request, result)
     now = cni.controller.snapshot
     held = now.attachments.get(request.key)
     if held is None:

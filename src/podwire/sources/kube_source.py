@@ -38,6 +38,10 @@ class KubernetesObjects:
         """Whether all objects are known."""
         return all(watch.listed.is_set() for watch in self._watches)
 
+    def told(self, key: ObjectKey) -> Object | None:
+        """As the watch of its kind has it now, whether or not that was submitted yet."""
+        return next((watch.objects[key] for watch in self._watches if key in watch.objects), None)
+
     @property
     def states(self) -> tuple[State, ...]:
         return tuple(watch.state for watch in self._watches)
