@@ -1,9 +1,9 @@
-"""Frontends of UDP and SCTP that nobody answers any more, with who did: noted in the kernel until their flows are gone.
+"""Who no longer answers for a frontend of UDP or SCTP: noted in the kernel until the flows to him are gone.
 
-Invariants: a note comes in the batch that takes the frontend away, or its last backend, so that an agent which is
-killed right then finds it, and a boot takes both the note and the flows. A host port is a frontend here. TCP, backends
-that come and go while others stay, and frontends that come cost nothing. Notes say nothing of what should be: nobody
-compares the set `departed`.
+Invariants: a note comes in the batch that takes the backend away, alone or with its frontend, so that an agent which is
+killed right then finds it, whatever becomes of the frontend before the next one starts; and a boot takes both the note
+and the flows. A host port is a frontend here. TCP, and whatever comes, cost nothing. Notes say nothing of what should
+be: nobody compares the set `departed`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -31,15 +31,13 @@ class Departed:
         """`commit`: as of the driver, which has to know of every change that is ours."""
         self._commit = commit
         self._reading = netlink.Socket(netlink.NETFILTER)
-        self._lost: dict[Frontend, frozenset[Backend]] = {}
-        """What each has lost since its flows were looked after: it may go before they are again."""
         self._noted: dict[Frontend, frozenset[Backend]] = {}
         """What the kernel may hold."""
 
     @property
     def open(self) -> Collection[Frontend]:
         """Those of which something is remembered until their flows have been looked after."""
-        return self._lost.keys() | self._noted.keys()
+        return self._noted.keys()
 
     def noted(self, key: Any, change: Change) -> list[Message]:
         """What belongs into the batch of such a change."""
@@ -48,15 +46,11 @@ class Departed:
         frontend = watched(key)
         if frontend is None or frontend.protocol is Protocol.TCP:
             return []
-        left = backends(change.after)
-        gone = backends(change.before) - left
-        if gone:
-            self._lost[frontend] = self._lost.get(frontend, NONE) | gone
-        all_ = self._lost.get(frontend, NONE)
-        if left or not all_:
+        gone = backends(change.before) - backends(change.after)
+        if not gone:
             return []
-        self._noted[frontend] = self._noted.get(frontend, NONE) | all_
-        return note(frontend, all_)
+        self._noted[frontend] = self._noted.get(frontend, NONE) | gone
+        return note(frontend, gone)
 
     def read(self) -> dict[Frontend, frozenset[Backend]]:
         """What the kernel holds, also of an earlier agent's; may run in a thread of its own. Raises OSError."""
@@ -79,7 +73,6 @@ class Departed:
         except OSError:
             return
         for frontend in known:
-            self._lost.pop(frontend, None)
             self._noted.pop(frontend, None)
 
     def close(self) -> None:
