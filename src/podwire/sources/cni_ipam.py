@@ -20,11 +20,12 @@ from podwire.sources.ipam_leases import Lease, Leases
 from podwire.sources.ipam_plugin import ask
 
 ADD_SECONDS, UNDO_SECONDS = 32.0, 5.0
-"""An ADD and a DEL before and after it are less than the 50 seconds that our own plugin waits (cni/shim.py)."""
+"""An ADD, a DEL before and after it, and one for which it waits are less than the 50 seconds that our own plugin does
+(cni/shim.py)."""
 DEL_SECONDS, STATUS_SECONDS = 2.0, 1.5
 """It waits for 3 and 2."""
 CHECK_SECONDS = GC_SECONDS = 30.0
-LATER_SECONDS = 10.0
+LATER_SECONDS = 5.0
 """For a DEL that nobody waits for."""
 AGAIN_SECONDS = (1.0, 5.0, 30.0, 300.0)
 """Before each try in a row to give a lease back; the last one repeats."""
