@@ -1,6 +1,7 @@
 """That addresses of pods run short, in the log: once when it comes, and when it is over.
 
-Invariants: what is told is what `podwire status` shows; nothing is told twice. Only what may change it is looked at.
+Invariants: what is told is what `podwire status` shows; nothing is told twice. Only what may change it is looked at,
+and no more often than every `REST` seconds: a look goes through all pods' addresses, and an ADD must not wait for it.
 """
 
 import asyncio
@@ -25,7 +26,11 @@ OVER = 5
 """One in so many has to be free again until a shortage is over."""
 
 
-async def tell(controller: Controller) -> NoReturn:
+REST = 1.0
+"""Seconds after a look."""
+
+
+async def tell(controller: Controller, rest: float = REST) -> NoReturn:
     """Never returns."""
     told: dict[tuple[str, str], str] = {}
     before: tuple[object, ...] = ()
@@ -34,6 +39,7 @@ async def tell(controller: Controller) -> NoReturn:
         seen = now.ledger, now.nodes, now.pools, now.blocks
         if len(before) != len(seen) or any(one is not other for one, other in zip(before, seen, strict=True)):
             before, told = seen, _told(now, told)
+            await asyncio.sleep(rest)
         await ended
 
 

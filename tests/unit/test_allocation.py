@@ -254,11 +254,12 @@ def test_addresses_that_run_short_are_told_once_and_when_it_is_over(caplog: pyte
 
     async def told() -> list[str]:
         controller = Controller()
-        teller = asyncio.create_task(shortages.tell(controller))
+        teller = asyncio.create_task(shortages.tell(controller, 0))
         for living in (5, 12, 13, 12, 11, 12, 5):
             held = pods(*(f"10.9.0.{number + 2}" for number in range(living)))
             controller.snapshot = known({ONE: Node((parse_prefix("10.9.0.0/28"),))}, held)
-            await asyncio.sleep(0)
+            for _ in range(2):  # a look, and the rest after it
+                await asyncio.sleep(0)
             for each in controller.readers:
                 each.done() or each.set_result(None)
             await asyncio.sleep(0)
@@ -269,6 +270,28 @@ def test_addresses_that_run_short_are_told_once_and_when_it_is_over(caplog: pyte
         lines = asyncio.run(told())
     text = "IPv4 addresses of pods run short: 1 of 13 are free on this node (of 10.9.0.0/28)"
     assert lines == [text, f"no longer: {text}"]
+
+
+async def test_many_pods_in_a_row_are_one_look_for_shortages() -> None:
+    """None of them waits for another's."""
+    looks, events = 0, asyncio.get_running_loop().create_future()
+
+    class Controller:
+        @property
+        def snapshot(self) -> Snapshot:
+            nonlocal looks
+            looks += 1
+            return known({ONE: Node((parse_prefix("10.9.0.0/28"),))}, pods(f"10.9.0.{looks + 1}"))
+
+        def next_record(self) -> asyncio.Future[Any]:
+            return events
+
+    events.set_result(None)  # there is always one more
+    teller = asyncio.create_task(shortages.tell(Controller(), 3600))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    teller.cancel()
+    assert looks == 1
 
 
 def test_a_pool_in_use_of_which_no_block_is_left_is_told_of() -> None:

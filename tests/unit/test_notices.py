@@ -4,12 +4,14 @@ from struct import pack
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from podwire.controller.difference import Change
 from podwire.dataplane.linux import render
 from podwire.dataplane.linux import rtnetlink as rt
-from podwire.dataplane.linux.notices import disturbed
-from podwire.dataplane.messages import Notice, u32
+from podwire.dataplane.linux.notices import disturbed, latest
+from podwire.dataplane.messages import Notice, text, u32
 from podwire.model.addresses import Address, parse_address, parse_prefix
 from podwire.model.network import AddressKey, NeighbourKey, Route, RouteKey, SysctlKey, UpKey
 from podwire.model.snapshot import UNKNOWN
@@ -79,6 +81,29 @@ def test_the_last_notice_of_a_key_counts(key: Any, way: str, held: bool, named: 
 )
 def test_each_kind_of_notice(notice: Notice, held: dict[Any, Any], found: set[Any]) -> None:
     assert disturbed([notice], held, {4: "/pod"}) == found
+
+
+def link(index: int, flags: int, kind: int = rt.NEWLINK, nsid: int | None = None) -> Notice:
+    name = text(rt.IFLA_IFNAME, "eth0")
+    return Notice(kind, pack("=BxHiII", 0, 0, index, flags, 0) + name + u32(rt.IFLA_MTU, 1500), nsid)
+
+
+LINKS = [
+    link(index, flags, kind, nsid)
+    for index in (1, 9)
+    for flags, kind in ((0, rt.NEWLINK), (1, rt.NEWLINK), (0, rt.DELLINK))
+    for nsid in (None, 4)
+]
+UP = {UpKey("", 1): True, UpKey("", 9): True, UpKey("/pod", 1): True, UpKey("/pod", 9): 1500}
+
+
+@given(st.lists(st.sampled_from([*LINKS, setting(2, -1, 0), added(ROUTE), deleted(ROUTE)])))
+def test_of_a_link_only_the_last_notice_is_read(notices: list[Notice]) -> None:
+    last = {(notice.nsid, notice.body[4:8]): notice for notice in notices if notice.kind in (rt.NEWLINK, rt.DELLINK)}
+    rest = [notice for notice in notices if notice not in LINKS]
+    assert disturbed(notices, UP, {4: "/pod"}) == disturbed([*rest, *last.values()], UP, {4: "/pod"})
+    assert {it for it in latest(notices) if it in LINKS} == set(last.values())
+    assert [it for it in latest(notices) if it not in LINKS] == rest
 
 
 @pytest.mark.parametrize(

@@ -52,11 +52,26 @@ def disturbed(notices: Iterable[Notice], held: Held, spaces: Mapping[int, str]) 
         links_held = (v for k, v in held.items() if isinstance(k, LinkKey) and isinstance(v, Link))
         return {(it.space, it.inner): it for it in links_held}
 
-    for notice in notices:
+    for notice in latest(notices):
         space = "" if notice.nsid is None else spaces.get(notice.nsid)
         if space is not None:
             last.update(_judge(space, notice, held, ends))
     return frozenset(key.key if isinstance(key, shaping.Part) else key for key, wrong in last.items() if wrong)
+
+
+def latest(notices: Iterable[Notice]) -> list[Notice]:
+    """Without what is told of a link and told anew later, which is most of what is told of a new one. Nothing of it
+    would count, and links have many attributes."""
+    listed, known = list(notices), set[tuple[int | None, bytes]]()
+    found = []
+    for notice in reversed(listed):
+        if notice.kind in (rt.NEWLINK, rt.DELLINK) and notice.body[0] == 0:
+            link = notice.nsid, notice.body[4:8]
+            if link in known:
+                continue
+            known.add(link)
+        found.append(notice)
+    return found[::-1]
 
 
 def numbers(notices: Iterable[Notice], held: Held) -> dict[int, str]:
