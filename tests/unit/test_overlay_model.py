@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -56,6 +57,25 @@ def told(local: Local, nodes: Iterable[tuple[NodeKey, Node | None]], here: Node 
 
 def linux(now: Snapshot) -> dict[Any, Any]:
     return routes.desired(now, EVERYTHING)["linux"]
+
+
+@given(st.lists(st.one_of(world.kube_changes, world.address_events, world.pod_events), max_size=12))
+def test_ways_are_those_of_the_snapshot_that_is_asked_for_whatever_was_asked_for_before(events: list[e.Event]) -> None:
+    """Also where no part of it but those that they are said to follow from is another one."""
+    seen = [world.start()]
+    for event in events:
+        with suppress(e.Refused):
+            seen.append(fold(seen[-1], event)[0])
+    for now in (*seen, *reversed(seen)):
+        assert routes.ways(now) == tuple(routes._each(now))
+
+
+def test_the_way_to_a_single_address_ends_when_a_pod_of_this_node_has_it() -> None:
+    now = told(LOCAL, [(TWO, node("10.9.0.9/32", "192.0.2.2"))])
+    single = parse_prefix("10.9.0.9/32")
+    assert routes.ways(now) == ((TWO, single, routes.Way(parse_address("192.0.2.2"))),)
+    now = replace(now, ledger=now.ledger.set(single.first, AttachmentKey("s1", "eth0")))
+    assert routes.ways(now) == ((TWO, single, "a pod of this node lies in it"),)
 
 
 # --- which way ---------------------------------------------------------------------------------

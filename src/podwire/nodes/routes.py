@@ -10,6 +10,7 @@ at the moment. Nodes are few: what one of them changes is decided for all.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from podwire.model.addresses import (
@@ -63,9 +64,40 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
     return {"linux": linux | tunnels.wiring(now, far)}
 
 
-def ways(now: Snapshot) -> Iterator[tuple[NodeKey, Prefix, Way | str]]:
+Ways = tuple[tuple[NodeKey, Prefix, Way | str], ...]
+_READ = ("local", "nodes", "blocks_of", "homes", "ledger")
+"""The parts of a snapshot from which ways follow."""
+
+
+class _Same:
+    """One of them, equal where it is the very same object: they are large, and those of one snapshot are asked for
+    again and again."""
+
+    __slots__ = ("part",)
+
+    def __init__(self, part: object) -> None:
+        self.part = part
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.part is self.part
+
+    def __hash__(self) -> int:
+        return id(self.part)
+
+
+def ways(now: Snapshot) -> Ways:
     """Every block of the other nodes by their names, pod CIDRs first, and the way to it, or in words why there is
     none."""
+    return _ways(*(_Same(getattr(now, name)) for name in _READ))
+
+
+@lru_cache(maxsize=3)  # a change asks for those before it last, and the next one for those after it again
+def _ways(*parts: _Same) -> Ways:
+    """From a snapshot that has nothing else, so that nothing else can count."""
+    return tuple(_each(Snapshot(**{name: it.part for name, it in zip(_READ, parts, strict=True)})))  # type: ignore[arg-type]
+
+
+def _each(now: Snapshot) -> Iterator[tuple[NodeKey, Prefix, Way | str]]:
     here, mine = _here(now), now.home(now.local.key)
     given: dict[Prefix, NodeKey] = {}
     begins: dict[Address, NodeKey] = {}
