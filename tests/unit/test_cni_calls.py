@@ -10,7 +10,8 @@ import pytest
 from grpc import aio
 
 from podwire.cni import shim
-from podwire.sources.cni_calls import STREAMS, CallServer
+from podwire.sources import cni_calls
+from podwire.sources.cni_calls import STREAMS, TURN, CallServer
 
 LARGEST = 200_000
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -257,6 +258,124 @@ async def test_who_breaks_the_protocol_loses_its_connection_alone(
         await it.reader.read()  # to its end
         other.say(PREFACE, NO_SETTINGS, opened(1), body(1, b"abc"))
         assert (await other.answer(1))[0] == said(b"cba")
+
+
+# --- floods ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("start", "frame", "answer"),
+    [
+        pytest.param(b"", shim.frame(shim.PING, 0, 0, bytes(8)), shim.PING, id="pings"),
+        pytest.param(b"", NO_SETTINGS, shim.SETTINGS, id="settings"),
+        pytest.param(
+            opened(1) + shim.frame(shim.RST_STREAM, 0, 1, bytes(4)), shim.frame(shim.DATA, 0, 1, b"x"),
+            shim.WINDOW_UPDATE, id="data of what was given up",
+        ),
+    ],
+)  # fmt: skip
+async def test_who_does_not_read_its_answers_is_not_listened_to(
+    started: Started, socket: Path, start: bytes, frame: bytes, answer: int
+) -> None:
+    """So nothing is kept for it without end; and nothing is lost where it reads on."""
+    await started(echo)
+    most = 4 << 20  # more than both ends' buffers hold, in frames and in answers
+    told = most // len(frame)
+    async with client(socket) as it:
+        it.writer.transport.set_write_buffer_limits(0)
+        it.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        it.say(PREFACE, NO_SETTINGS, start, frame * told)
+        stuck = asyncio.create_task(it.writer.drain())
+        async with client(socket) as other:
+            other.say(PREFACE)
+            for number in range(1, 801, 2):  # more turns than all of it would take
+                other.say(opened(number), body(number, b"abc"))
+                assert (await other.answer(number))[0] == said(b"cba")
+        assert not stuck.done()
+        it.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        found = 0
+        while found < told:
+            kind, flags, _, _ = await it.frame()
+            found += kind == answer and (flags & shim.ACK != 0 or answer == shim.WINDOW_UPDATE)
+        await stuck
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(shim.frame(shim.WINDOW_UPDATE, 0, 0, b"\0\0\0\1"), id="windows"),
+        pytest.param(shim.frame(shim.WINDOW_UPDATE, 0, 0, bytes(4)), id="windows of nothing"),
+        pytest.param(shim.frame(shim.HEADERS, 0, 1, b"") + shim.frame(9, shim.END_HEADERS, 1, b""), id="headers"),
+        pytest.param(shim.frame(0x42, 0, 0, b""), id="frames of an unknown type"),
+    ],
+)
+async def test_others_get_their_turn_among_any_number_of_frames(started: Started, socket: Path, frame: bytes) -> None:
+    await started(echo)
+    async with client(socket) as it, client(socket) as other:
+        it.say(PREFACE, NO_SETTINGS, frame * (20 * TURN), shim.frame(shim.PING, 0, 0, bytes(8)))
+        other.say(PREFACE, NO_SETTINGS, opened(1), body(1, b"abc"))
+        flood, call = asyncio.create_task(it.until(shim.PING, 0)), asyncio.create_task(other.answer(1))
+        done, _ = await asyncio.wait([flood, call], return_when=asyncio.FIRST_COMPLETED)
+        assert done == {call}
+        await flood
+
+
+async def test_calls_that_were_given_up_count_until_they_are_done(started: Started, socket: Path) -> None:
+    under_way, go = 0, asyncio.Event()
+
+    async def slow(message: bytes) -> bytes:
+        nonlocal under_way
+        under_way += 1
+        await go.wait()
+        return message
+
+    await started(slow)
+    async with client(socket) as it:
+        it.say(PREFACE, NO_SETTINGS)
+        last = 2 * STREAMS + 21
+        for number in range(1, last + 1, 2):
+            it.say(opened(number), body(number, b"abc"), shim.frame(shim.RST_STREAM, 0, number, bytes(4)))
+        assert (await it.until(shim.RST_STREAM, last))[-1][3] == b"\0\0\0\7"
+        assert under_way == STREAMS
+        go.set()
+        it.say(shim.frame(shim.PING, 0, 0, bytes(8)))
+        await it.until(shim.PING, 0)
+        it.say(opened(last + 2), body(last + 2, b"abc"))
+        assert (await it.answer(last + 2))[0] == said(b"abc")
+
+
+async def test_idle_connections_make_room_for_newcomers(
+    started: Started, socket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But none that waits for an answer, and nobody who has only just come."""
+    go = asyncio.Event()
+
+    async def slow(message: bytes) -> bytes:
+        await go.wait()
+        return message
+
+    await started(slow)
+    monkeypatch.setattr(cni_calls, "CONNECTIONS", 3)
+    async with contextlib.AsyncExitStack() as opened_:
+
+        async def come() -> Client:
+            it = await opened_.enter_async_context(client(socket))
+            it.say(PREFACE, NO_SETTINGS, shim.frame(shim.PING, 0, 0, bytes(8)))
+            await it.until(shim.PING, 0)
+            return it
+
+        waiting = await come()
+        waiting.say(opened(1), body(1, b"abc"))
+        young = [await come() for _ in range(4)]
+        monkeypatch.setattr(cni_calls, "IDLE", 0.0)
+        await come()
+        assert await young[0].reader.read() == b""
+        monkeypatch.setattr(cni_calls, "IDLE", 10.0)
+        go.set()
+        assert (await waiting.answer(1))[0] == said(b"abc")
+        for it in young[1:]:
+            it.say(opened(1), body(1, b"abc"))
+            assert (await it.answer(1))[0] == said(b"abc")
 
 
 # --- coming and going --------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 Invariants: a call is handed over once its whole message has come, and answered once, with a message or a status that
 is an error. Headers are never read, since there is one method and nothing is negotiated: so nothing of HPACK's state
-is needed. What a client may send is bounded (`largest` for a message, `STREAMS` calls at a time on a connection); who
-breaks the protocol loses its connection, and nobody else notices. What is sent obeys the client's windows. Whoever goes
-away ends nothing that it has asked for.
+is needed. What a client may send is bounded (`largest` for a message, `STREAMS` calls at a time on a connection, those
+included that it has given up); who breaks the protocol loses its connection, and nobody else notices. What is sent
+obeys the client's windows, and whoever does not read what it is told is not listened to meanwhile. Others get their
+turn after some frames of one. Whoever goes away ends nothing that it has asked for.
 """
 
 import asyncio
@@ -23,6 +24,11 @@ STREAMS = 100
 """Calls at a time on one connection."""
 BACKLOG = 1024
 """Connections that wait for their turn: a node that starts has all its pods' plugins come at once."""
+CONNECTIONS, IDLE = 400, 10.0
+"""With so many, the oldest goes for a newcomer that has asked for nothing in so many seconds: they would take the files
+that the agent may open, of which there are 1024 where nobody says more."""
+TURN = 500
+"""Frames of one connection between two turns of the event loop: about two milliseconds of the smallest."""
 UNIMPLEMENTED, RESOURCE_EXHAUSTED, INTERNAL = 12, 8, 13
 """Statuses of gRPC (doc/statuscodes.md)."""
 _CONTINUATION, _INITIAL_WINDOW, _MAX_STREAMS = 9, b"\0\4", b"\0\3"
@@ -52,7 +58,8 @@ class _Stream:
 class CallServer:
     def __init__(self, call: Call, largest: int) -> None:
         self._call, self._largest = call, largest
-        self._connections: set[_Connection] = set()
+        self._connections: dict[_Connection, None] = {}
+        """Oldest first."""
         self._calls: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -112,13 +119,22 @@ class CallServer:
 
 class _Connection(asyncio.Protocol):
     def __init__(
-        self, hand_over: Callable[[bytes, Callable[[bytes], None]], None], all_of_them: "set[_Connection]", largest: int
+        self,
+        hand_over: Callable[[bytes, Callable[[bytes], None]], None],
+        all_of_them: "dict[_Connection, None]",
+        largest: int,
     ) -> None:
         self._hand_over, self._all, self._largest = hand_over, all_of_them, largest
         self._transport: asyncio.Transport | None = None
         self._held, self._greeted, self._continues = bytearray(), False, False
         self._streams: dict[int, _Stream] = {}
+        self._given_up = 0
+        """Calls under way for whose answer nobody waits any more."""
         self._newest = 0
+        self._unread = False
+        """Whether the client does not read what it is told."""
+        self._loop, self._heard = asyncio.get_running_loop(), 0.0
+        self._next: asyncio.Handle | None = None
         self._window = self._initial = shim.WINDOW
 
     # --- asyncio's side ------------------------------------------------------------------------
@@ -126,29 +142,69 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._all.add(self)
+        self._heard = self._loop.time()
+        if len(self._all) >= CONNECTIONS:
+            idle = next((one for one in self._all if one.idle), None)
+            if idle is not None:
+                idle.drop()
+        self._all[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it went doesn't matter
         self._transport = None
         self._streams.clear()
-        self._all.discard(self)
+        self._all.pop(self, None)
 
     def data_received(self, data: bytes) -> None:
         self._held += data
+        self._heard = self._loop.time()
+        self._go_on()
+
+    def pause_writing(self) -> None:
+        self._unread = True
+
+    def resume_writing(self) -> None:
+        self._unread = False
+        self._go_on()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing that it has asked for is to be done, nor has been for long."""
+        return not (self._streams or self._given_up) and self._loop.time() - self._heard >= IDLE
+
+    def _go_on(self) -> None:
+        """With what is held; nothing more is read before all of it is taken, and its answers are."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        if self._transport is None or self._transport.is_closing() or self._unread:
+            return
         out = bytearray()
         try:
-            self._take_all(out)
+            left = self._take_some(out)
         except _Broken as error:
             log.warning("a connection to the CNI socket is closed: %s", error)
             out += shim.frame(shim.GOAWAY, 0, 0, self._newest.to_bytes(4, "big") + b"\0\0\0\1")  # PROTOCOL_ERROR
             self._write(out)
+            self._streams.clear()
             self.close()
             return
         self._write(out)
+        if left and not self._unread:
+            self._next = self._loop.call_soon(self._go_on)
+        if left or self._unread:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def drop(self) -> None:
+        """Whatever it has not been told yet."""
+        self._all.pop(self, None)
+        if self._transport is not None:
+            self._transport.abort()
 
     def _write(self, out: bytes | bytearray) -> None:
         if out and self._transport is not None:
@@ -156,17 +212,19 @@ class _Connection(asyncio.Protocol):
 
     # --- what comes ----------------------------------------------------------------------------
 
-    def _take_all(self, out: bytearray) -> None:
-        """Raises _Broken. `out` gets what is to be said."""
+    def _take_some(self, out: bytearray) -> bool:
+        """Whether there may be more, after as many frames as one may have taken at a time. Raises _Broken. `out` gets
+        what is to be said."""
         held, at = self._held, 0
         if not self._greeted:
             if not _PREFACE.startswith(held[: len(_PREFACE)]):
                 raise _Broken("no HTTP/2")
             if len(held) < len(_PREFACE):
-                return
+                return False
             at, self._greeted = len(_PREFACE), True
             out += _OPENING
-        while len(held) - at >= _HEAD:
+        taken = 0
+        while len(held) - at >= _HEAD and taken < TURN:
             size, kind = int.from_bytes(held[at : at + 3], "big"), held[at + 3]
             if not shim.fits(kind, size):
                 raise _Broken(f"a frame of type {kind} has {size} bytes")
@@ -174,8 +232,9 @@ class _Connection(asyncio.Protocol):
                 break
             flags, number = held[at + 4], int.from_bytes(held[at + 5 : at + _HEAD], "big") & shim.MOST
             self._take(kind, flags, number, bytes(held[at + _HEAD : at + _HEAD + size]), out)
-            at += _HEAD + size
+            at, taken = at + _HEAD + size, taken + 1
         del held[:at]
+        return taken == TURN
 
     def _take(self, kind: int, flags: int, number: int, payload: bytes, out: bytearray) -> None:
         if self._continues != (kind == _CONTINUATION):
@@ -193,14 +252,18 @@ class _Connection(asyncio.Protocol):
         elif kind == shim.WINDOW_UPDATE:
             self._more_room(number, int.from_bytes(payload, "big") & shim.MOST, out)
         elif kind == shim.RST_STREAM:
-            self._streams.pop(number, None)
+            self._give_up(number)
+
+    def _give_up(self, number: int) -> None:
+        stream = self._streams.pop(number, None)
+        self._given_up += stream is not None and stream.whole and not stream.answered
 
     def _headers(self, number: int, flags: int, out: bytearray) -> None:
         """Of a new call; or behind its data, as its end."""
         stream = self._streams.get(number)
         if stream is None and number > self._newest and number % 2:
             self._newest = number
-            if len(self._streams) >= STREAMS:
+            if len(self._streams) + self._given_up >= STREAMS:
                 out += shim.frame(shim.RST_STREAM, 0, number, b"\0\0\0\7")  # REFUSED_STREAM
                 return
             stream = self._streams[number] = _Stream(self._initial)
@@ -240,11 +303,12 @@ class _Connection(asyncio.Protocol):
             self._hand_over(body[5:], lambda said: self._answer_later(number, stream, said))
 
     def _settings(self, payload: bytes, out: bytearray) -> None:
+        before = self._initial
         for at in range(0, len(payload), 6):
-            if payload[at : at + 2] == _INITIAL_WINDOW:  # it moves open windows too (RFC 9113, 6.9.2)
-                before, self._initial = self._initial, int.from_bytes(payload[at + 2 : at + 6], "big")
-                for stream in self._streams.values():
-                    stream.window += self._initial - before
+            if payload[at : at + 2] == _INITIAL_WINDOW:
+                self._initial = int.from_bytes(payload[at + 2 : at + 6], "big")
+        for stream in self._streams.values():  # it moves open windows too (RFC 9113, 6.9.2)
+            stream.window += self._initial - before
         out += shim.frame(shim.SETTINGS, shim.ACK, 0, b"")
         self._send(out)
 
@@ -262,6 +326,8 @@ class _Connection(asyncio.Protocol):
             out = bytearray()
             self._answer(number, stream, said, out)
             self._write(out)
+        else:
+            self._given_up -= 1
 
     def _answer(self, number: int, stream: _Stream, said: "bytes | _Status", out: bytearray) -> None:
         """`said`: a message with gRPC's head, or a status that is an error."""
