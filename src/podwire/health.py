@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from podwire import views
-from podwire.model.addresses import Family, family_of, show_host_port
+from podwire.model.addresses import FAMILIES, Family, family_of, show_host_port
 from podwire.model.network import Frontend, Serving
 from podwire.model.objects import Protocol, ServiceKey
 from podwire.model.snapshot import Snapshot
@@ -115,16 +115,15 @@ def fault(now: Snapshot, follows_api: bool, unsynced: frozenset[str], broken: fr
 def of_node(now: Snapshot, path: str, faults: str | None, seconds: float, updated: float) -> Answer | None:
     """What kube-proxy's own health port answers to this path; None: it has no such. `seconds`: the time, `updated`: of
     the last event that went well; both since the epoch."""
-    eligible = not now.node.leaving
-    healthy = faults is None and (eligible or path != "/healthz")
-    body: dict[str, Any] = {
-        "lastUpdated": _time(seconds if healthy else updated),
-        "currentTime": _time(seconds),
-    }
+    if path not in ("/healthz", "/livez"):
+        return None
+    sound, eligible = faults is None, not now.node.leaving
+    healthy = sound and (eligible or path != "/healthz")
+    body: dict[str, Any] = {"lastUpdated": _time(seconds if healthy else updated), "currentTime": _time(seconds)}
     if path == "/healthz":
         body["nodeEligible"] = eligible
-    elif path != "/livez":
-        return None
+    each = {"lastUpdated": _time(updated), "healthy": sound}  # one agent serves both families
+    body |= {"healthy": sound, "status": {family.name: each for family in FAMILIES}}
     if faults is not None:
         body["reason"] = faults
     return answer(200 if healthy else 503, body)

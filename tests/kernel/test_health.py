@@ -206,7 +206,9 @@ def test_the_node_answers_as_kube_proxy_does(agent: AgentProcess, outside: Space
     for path in ("/healthz", "/livez"):
         status, headers, body = ask(client, host, HEALTHZ, path)
         assert (status, headers["Content-Type"]) == (200, "application/json")
-        assert {"lastUpdated", "currentTime"} <= set(json.loads(body))
+        told = json.loads(body)
+        assert {"lastUpdated", "currentTime"} <= told.keys()
+        assert told["healthy"] is told["status"]["IPv4"]["healthy"] is told["status"]["IPv6"]["healthy"] is True
     assert ask(client, host, HEALTHZ, "/metrics")[0] == 404
     assert others._health() == ""  # the doctor does not take it for kube-proxy
     doomed = NODE.replace("TAINTS", "{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule}")

@@ -16,7 +16,16 @@ from podwire.dataplane import reconciler
 from podwire.dataplane.conntrack import messages as m
 from podwire.model.addresses import Address
 from podwire.model.network import Backend, Frontend, Slots
-from podwire.model.objects import Protocol
+from podwire.model.objects import (
+    BackendPort,
+    BackendSlice,
+    Member,
+    Protocol,
+    Service,
+    ServiceKey,
+    ServicePort,
+    SliceKey,
+)
 from podwire.model.snapshot import Local, Snapshot
 from podwire.services.stale import Flow
 from tests.unit.test_stale_flows import DNS, ME4, NODE_PORT, A, B, backend, frontend, serving
@@ -28,6 +37,7 @@ class Tracking:
     """A table in memory, in the place of the kernel's."""
 
     name = "conntrack"
+    lasting = True
 
     def __init__(self) -> None:
         self.flows: list[Flow] = []
@@ -303,6 +313,57 @@ async def test_a_note_of_a_frontend_that_is_not_known_waits(world: World) -> Non
     world.hold(EXTERNAL, None)
     await reported(world)
     assert world.notes.held == {}
+
+
+# --- backends that serve whom they have --------------------------------------------------------
+
+DNS_KEY, STAY = ServiceKey("default", "dns"), Flow(TO, backend(A), ME4)
+
+
+def _objects(leaving: bool, serving: bool = True, service: bool = True) -> KubeStateChange:
+    """A Service whose backend A may be on its way out, and whose backend B is ready."""
+    out = Member(backend(A).address, ready=not leaving, serving=serving, terminating=leaving)
+    there = BackendSlice(DNS_KEY, (BackendPort("", Protocol.UDP, 53),), (out, Member(backend(B).address)))
+    it = Service((ServicePort("", Protocol.UDP, 53),), (TO.address,)) if service else None
+    return KubeStateChange(((DNS_KEY, it), (SliceKey("default", "dns"), there)))
+
+
+def _happens(world: World, event: KubeStateChange) -> None:
+    """What nftables holds stays as it is."""
+    world.controller.snapshot, _ = fold(world.controller.snapshot, event)
+    world.flows.follow(Result(event))
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["one agent", "another agent meanwhile"])
+@pytest.mark.parametrize("service", [True, False], ids=["it serves no more", "the Service goes"])
+async def test_a_flow_stays_with_a_backend_on_its_way_out_until_that_serves_no_more(
+    world: World, restarts: bool, service: bool
+) -> None:
+    _happens(world, _objects(leaving=False))
+    world.hold(TO, serving(A, B))
+    world.tracking.flows, world.other.flows = [STAY], [STAY]
+    world.other.lasting = False
+    noted = {TO: frozenset({backend(A)})}  # an agent that is killed meanwhile finds it, whatever becomes of the Service
+    world.notes.held, world.notes.open = dict(noted), set(noted)
+    _happens(world, _objects(leaving=True))
+    if restarts:
+        world.note(TO, Outcome(serving(B)))
+        world.flows.follow(_result(Resync(ResyncReason.STARTUP), {}))
+    else:
+        world.hold(TO, serving(B))
+    assert await reported(world) == ["FlowsReconciled 1 deleted"]
+    assert (world.tracking.flows, world.other.flows) == ([STAY], [])
+    looks = world.flows.looks
+    _happens(world, KubeStateChange(((ServiceKey("default", "other"), Service(())),)))
+    await reported(world)
+    assert (world.tracking.flows, world.flows.looks, world.notes.held) == ([STAY], looks, noted)
+    _happens(world, _objects(leaving=True, serving=False, service=service))
+    await reported(world)
+    assert (world.tracking.flows, world.notes.held) == ([], {})
+    looks = world.flows.looks
+    _happens(world, _objects(leaving=False))
+    await reported(world)
+    assert world.flows.looks == looks, "nobody is kept any more"
 
 
 # --- many at once ------------------------------------------------------------------------------

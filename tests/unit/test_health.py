@@ -252,6 +252,8 @@ def test_the_node_answers_as_kube_proxy_does(path: str, leaving: bool, fault: st
     body: dict[str, Any] = {"lastUpdated": times[status != 200], "currentTime": times[0]}
     if path == "/healthz":
         body["nodeEligible"] = not leaving
+    each = {"lastUpdated": times[1], "healthy": fault is None}
+    body |= {"healthy": fault is None, "status": {"IPv4": each, "IPv6": each}}
     if fault:
         body["reason"] = fault
     assert msgspec.json.decode(answer.body) == body

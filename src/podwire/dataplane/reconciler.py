@@ -5,8 +5,9 @@ more a moment later, since a packet on its way through the old rules may have ma
 back. Many changes in a burst share a look, the more so where all are TCP's. What is remembered is read in a thread;
 what is found there is judged again, by what nftables then holds, before it is deleted. However much changes at once,
 the event loop waits for a slice of it. A failure is told once, and tried again until it works; what fails in one memory
-is no reason not to look at the others. What an earlier agent was killed over is noted in the kernel: a look at
-everything is at that too, and a note is forgotten once its frontend has been looked at twice.
+is no reason not to look at the others. Flows that stay with a backend that gets no new ones are looked at again once
+that serves no more, which changes nothing in nftables. What an earlier agent was killed over is noted in the kernel: a
+look at everything is at that too, and a note is forgotten once its frontend has been looked at twice.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from time import thread_time
 from typing import Any, Protocol, TypeVar
@@ -29,7 +30,7 @@ from podwire.model.network import Backend, Frontend, HostPortKey, InternalKey
 from podwire.model.snapshot import UNKNOWN, Snapshot
 from podwire.nodes.own import is_own
 from podwire.pods.hostports import answers
-from podwire.services.stale import NONE, Flow, is_inside, is_patient, lost, stale, watched
+from podwire.services.stale import NONE, Flow, is_inside, is_patient, lasting, lost, stale, watched
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,10 @@ class Memory(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def lasting(self) -> bool:
+        """Whether what it remembers of a backend holds for as long as that serves, though nobody new is sent there."""
+
     def read(self, frontends: Mapping[Frontend, Any], everything: bool, ended: Callable[[], bool]) -> Iterator[Any]:
         """The entries of these frontends, or of all; others may be among them. In a thread, until `ended`. Raises
         OSError."""
@@ -89,6 +94,10 @@ class Notes(Protocol):
     def read(self) -> Mapping[Frontend, frozenset[Backend]]: ...
     def recall(self, notes: Mapping[Frontend, frozenset[Backend]]) -> None: ...
     def forget(self, frontends: Iterable[Frontend]) -> None: ...
+
+
+Lasting = dict[tuple[Frontend, bool], frozenset[Backend]]
+"""By frontend, and whether its clients are in the cluster: backends that keep flows and get no new ones."""
 
 
 class Work:
@@ -131,6 +140,9 @@ class Reconciler:
         self._failures, self._cost = 0, 0.0
         self._doubtful: set[Frontend] = set()
         """Those of which a change has failed, until they are known again."""
+        self._lasting: Lasting = {}
+        self._compared = controller.snapshot
+        """Until when it is known that they serve."""
         self._quiet = asyncio.Event()
         self._quiet.set()
         self.looks = 0
@@ -157,6 +169,13 @@ class Reconciler:
             self._fresh.add(frontend, self._waiting.former.pop(frontend))
         if self._fresh or self._told:
             self._look_soon()
+        if self._lasting and not self._is_compared():
+            self._look_soon()
+            self._hurry.set()
+
+    def _is_compared(self) -> bool:
+        now, then = self._controller.snapshot, self._compared
+        return now.services is then.services and now.slices is then.slices
 
     def _doubt(self, outcomes: Iterable[tuple[Any, Outcome]]) -> None:
         failed = (watched(key) for key, outcome in outcomes if outcome.error is not None)
@@ -183,6 +202,17 @@ class Reconciler:
                 await asyncio.sleep(0)
             self._told.popleft()
 
+    async def _compare(self) -> None:
+        """Whom nobody serves any more is looked at."""
+        now = self._compared = self._controller.snapshot
+        for some in _parts(self._lasting):
+            for (frontend, inside), backends in some:
+                gone = backends - lasting(now, frontend, inside)
+                if gone:
+                    self._fresh.add(frontend, gone)
+                    self._lasting.pop((frontend, inside))  # those that are left the look finds again
+            await asyncio.sleep(0)
+
     async def run(self) -> None:
         """Until cancelled."""
         self._ended.clear()
@@ -192,13 +222,16 @@ class Reconciler:
                 self._wake.clear()
                 self._hurry.clear()
                 await self._take()
+                compares = bool(self._lasting) and not self._is_compared()
+                if compares:
+                    await self._compare()
                 looks = bool(self._fresh or self._repeated)
                 if looks:
                     await self._look()
                 await self._forget()
                 if not (self._second or self._wake.is_set()):
                     self._quiet.set()
-                if looks:
+                if looks or compares:
                     await self._rest()
         finally:
             self._ended.set()
@@ -289,14 +322,20 @@ class Reconciler:
                 if self._told:
                     return
                 works = (self._fresh, self._repeated, self._waiting, *self._second)
+                due = [work.former for work in works] + [{frontend for frontend, _ in self._lasting}]
                 some = noted[at : at + FORGOTTEN]
-                self._notes.forget([it for it in some if not any(it in work.former for work in works)])
+                self._notes.forget([it for it in some if not any(it in each for each in due)])
             await asyncio.sleep(0)
 
     async def _read(self, memory: Memory, work: Work) -> list[Entry]:
         """The stale entries."""
         now = self._controller.snapshot
-        return await self._apart(lambda: self._stale_entries(memory, work, now))
+        found, kept = await self._apart(lambda: self._stale_entries(memory, work, now))
+        if kept and not self._lasting:
+            self._compared = now
+        for at, backends in kept.items():
+            self._lasting[at] = self._lasting.get(at, NONE) | backends
+        return found
 
     async def _apart(self, read: Callable[[], Made]) -> Made:
         """In a thread, which works on sockets of this object, so that it has to end before anything else does."""
@@ -308,22 +347,23 @@ class Reconciler:
             await asyncio.wait([reading])
             raise
 
-    def _stale_entries(self, memory: Memory, work: Work, now: Snapshot) -> list[Entry]:
+    def _stale_entries(self, memory: Memory, work: Work, now: Snapshot) -> tuple[list[Entry], Lasting]:
         began = thread_time()
-        judged = _judge(now, work)
+        kept: Lasting = {}
+        judged = _judge(now, work, memory.lasting, kept)
         found = [
             entry
             for entry in memory.read(work.former, work.everything, self._ended.is_set)
             if _all_stale(entry, judged)
         ]
         self._cost += thread_time() - began
-        return found
+        return found, kept
 
     async def _delete(self, memory: Memory, found: list[Entry], work: Work, deleted: Counter[Frontend]) -> None:
         """Adds what was deleted to `deleted`. Raises OSError."""
         for at in range(0, len(found), SLICE):
             async with self._controller.settled() as now:
-                judged = _judge(now, work)
+                judged = _judge(now, work, memory.lasting, {})
                 still = [it for it in found[at : at + SLICE] if _all_stale(it, judged)]
                 done, error = memory.delete(still)
             deleted.update(entry.flow.to for entry in done)
@@ -342,11 +382,22 @@ def _parts(told: Mapping[Key, Told]) -> Iterator[list[tuple[Key, Told]]]:
         yield some
 
 
-def _judge(now: Snapshot, work: Work) -> Callable[[Flow], bool]:
-    """Whether a flow is stale."""
+def _judge(now: Snapshot, work: Work, lasts: bool, kept: Lasting) -> Callable[[Flow], bool]:
+    """Whether a flow is stale. `lasts`: it may stay with a backend that serves still; then that is put into `kept`."""
     held, ranges = _in_force(now)
     inside, mapping = partial(is_inside, now), partial(is_mapped, now)
-    return lambda flow: stale(flow, held, work.former, ranges, inside, mapping)
+    serving = cache(partial(lasting, now))
+
+    def judged(flow: Flow) -> bool:
+        if not stale(flow, held, work.former, ranges, inside, mapping):
+            return False
+        at = flow.to, inside(flow.client)
+        if not lasts or flow.answers not in serving(*at):
+            return True
+        kept[at] = kept.get(at, NONE) | {flow.answers}
+        return False
+
+    return judged
 
 
 def _all_stale(entry: Entry, judged: Callable[[Flow], bool]) -> bool:

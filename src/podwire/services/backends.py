@@ -50,18 +50,32 @@ def zone_of(node: Node) -> str:
 
 def pools(now: Snapshot, key: ServiceKey, *, local: bool = True) -> dict[PortKey, Pool]:
     """Of each ServicePort and size of addresses. Without `local` nobody asks who is on this node, and none is told."""
+    zone = zone_of(now.node)
+    return {name: _pool(some, now.local.name, zone, local) for name, some in _parts(now, key).items()}
+
+
+def staying(now: Snapshot, key: ServiceKey, name: PortKey, *, local: bool) -> tuple[Backend, ...]:
+    """Who may go on with the clients that it has, whoever new clients are sent to: all that serve, on their way out or
+    not, whatever the hints say. `local`: on this node alone."""
+    parts = _parts(now, key).get(name, [])
+    serve = [(port, [m for m in members if m.serving and not m.terminating]) for port, members in parts]
+    leaving = _some((port, [m for m in members if m.serving and m.terminating]) for port, members in parts)
+    found = serve + _still_theirs(leaving, parts)
+    return _backends(_on(now.local.name, found) if local else found)
+
+
+Part = tuple[int, Sequence[Member]]
+"""Of one slice: who listens on this port."""
+
+
+def _parts(now: Snapshot, key: ServiceKey) -> dict[PortKey, list[Part]]:
     parts: dict[PortKey, list[Part]] = {}
     for slice_key in now.slices_of.get(key, ()):
         part = now.slices[slice_key]
         for size, members in _by_size(part.members):
             for port in part.ports:
                 parts.setdefault((port.name, port.protocol, size), []).append((port.port, members))
-    zone = zone_of(now.node)
-    return {name: _pool(some, now.local.name, zone, local) for name, some in parts.items()}
-
-
-Part = tuple[int, Sequence[Member]]
-"""Of one slice: who listens on this port."""
+    return parts
 
 
 def _by_size(members: Sequence[Member]) -> list[tuple[int, Sequence[Member]]]:
@@ -77,11 +91,7 @@ def _pool(parts: list[Part], node: str, zone: str, local: bool) -> Pool:
     leaving: list[Part] = []
     if local or not ready:
         leaving = _some((port, [m for m in members if m.serving and m.terminating]) for port, members in parts)
-    if leaving:
-        stay = frozenset(_backends([(port, [m for m in members if not m.terminating]) for port, members in parts]))
-        leaving = _some(
-            (port, [m for m in members if Backend(m.address, port) not in stay]) for port, members in leaving
-        )
+    leaving = _still_theirs(leaving, parts)
     here = (_on(node, ready) or _on(node, leaving)) if local else []
     cluster = leaving
     if ready:
@@ -90,6 +100,14 @@ def _pool(parts: list[Part], node: str, zone: str, local: bool) -> Pool:
             ready if place == NOWHERE else [(port, [m for m in members if hinted(m, place)]) for port, members in ready]
         )
     return Pool(_backends(cluster), _backends(here), bool(ready or leaving))
+
+
+def _still_theirs(leaving: list[Part], parts: list[Part]) -> list[Part]:
+    """Those on their way out whose address has not been given to one that stays."""
+    if not leaving:
+        return leaving
+    stay = frozenset(_backends([(port, [m for m in members if not m.terminating]) for port, members in parts]))
+    return _some((port, [m for m in members if Backend(m.address, port) not in stay]) for port, members in leaving)
 
 
 def _some(parts: Iterable[Part]) -> list[Part]:

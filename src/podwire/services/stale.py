@@ -7,6 +7,9 @@ touched: it ends with its backend, in order (KEP-1669).
 Invariants: a flow is a Service's only where its client's destination is a frontend, in force or just removed, or lies
 in a range that is only Services'. What is in force is what nftables was last reported to hold; where that is unknown,
 nothing is stale. Where clients in the cluster have a list of their own, each flow is judged by that of its own client.
+A flow of datagrams stays with a backend that gets no new ones (it is on its way out, or kept for others by its hints)
+for as long as that serves, as with kube-proxy (pkg/proxy/conntrack: "Changes to the service should not affect existing
+flows"); but not where a traffic policy has come to leave it out.
 A host port's are the flows to it at an address of the node at which no Service has it.
 """
 
@@ -17,6 +20,8 @@ from podwire.model.addresses import FAMILIES, Address, Prefix, parse_prefix
 from podwire.model.network import Backend, Frontend, HostPortKey, InternalKey, Slots
 from podwire.model.objects import Protocol, Value
 from podwire.model.snapshot import UNKNOWN, Snapshot
+from podwire.services.backends import staying
+from podwire.services.frontends import Kind, is_local, of_service, owner
 
 NONE: frozenset[Backend] = frozenset()
 
@@ -95,6 +100,17 @@ def stale(
         any(flow.answers in former.get(at, NONE) for at in (flow.to, everywhere))
         or any(flow.to.address in prefix for prefix in ranges)
     )
+
+
+def lasting(now: Snapshot, frontend: Frontend, inside: bool) -> frozenset[Backend]:
+    """The backends with which flows of such clients to that frontend may stay, whether or not new ones are sent there.
+    Of TCP none: what may be stale there is no connection yet."""
+    if is_patient(frontend) or frontend not in now.claims:
+        return NONE
+    key = owner(now, frontend)
+    port, kind = [(port, kind) for port, kind, it in of_service(now, key) if it == frontend][-1]
+    local = is_local(now.services[key], kind) and (kind is Kind.CLUSTER_IP or not inside)
+    return frozenset(staying(now, key, (port.name, port.protocol, len(frontend.address)), local=local))
 
 
 def is_inside(now: Snapshot, client: Address) -> bool:

@@ -18,6 +18,7 @@ _ATTEMPTS = 5
 
 class Conntrack:
     name = "conntrack"
+    lasting = True
 
     def __init__(self) -> None:
         self.writes = 0

@@ -37,6 +37,7 @@ class Client(NamedTuple):
 
 class Clients:
     name = "session affinity"
+    lasting = False
 
     def __init__(self, commit: Callable[[list[Message]], dict[int, int]]) -> None:
         """`commit`: as of the driver, which has to know of every change that is ours."""
