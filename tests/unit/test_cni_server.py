@@ -7,6 +7,7 @@ import os
 import socket as sockets
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ from msgspec.structs import replace
 
 from podwire.cni import shim
 from podwire.cni.cni_pb2 import CniReply, CniRequest
+from podwire.cni.errors import CniError, ErrorCode
 from podwire.controller.difference import Change, Difference, Outcome
-from podwire.controller.events import AddPod, CollectPods, DeletePod, Event, PodWired, Refused, Resync
+from podwire.controller.events import AddPod, CollectPods, DeletePod, Event, KubeStateChange, PodWired, Refused, Resync
 from podwire.controller.snapshot import fold
 from podwire.controller.transaction import Result, Step
+from podwire.ipam.allocation import Wish
 from podwire.model.addresses import parse_prefix
 from podwire.model.network import CursorKey, RouteKey
-from podwire.model.objects import AttachmentKey, Node, NodeKey, PodKey
+from podwire.model.objects import AttachmentKey, Node, NodeKey, PodBlock, PodBlockKey, PodKey, PodPool, PodPoolKey
 from podwire.model.snapshot import Local, Snapshot, Touched
 from podwire.pods.names import interface_name, pod_mac
 from podwire.sources import cni_server
@@ -84,9 +87,19 @@ class Served:
     def __init__(self, directory: Path) -> None:
         self.controller = Fake()
         self.socket, self.spool, self.leases = directory / "cni.sock", directory / "spool", directory / "leases"
+        self.wish: Wish | CniError = Wish()
+        self.wished: list[str] = []
 
     async def start(self) -> CallServer:
-        return await cni_server.serve(self.socket, self.spool, self.controller, Leases(self.leases))
+        return await cni_server.serve(self.socket, self.spool, self.controller, Leases(self.leases), self._wished)
+
+    @asynccontextmanager
+    async def _wished(self, pod: PodKey, uid: str) -> AsyncIterator[Wish]:
+        if isinstance(self.wish, CniError):
+            raise self.wish
+        count = len(self.controller.events)
+        yield self.wish
+        self.wished.append(f"{pod} {uid} {len(self.controller.events) - count}")
 
     async def call(self, body: bytes) -> tuple[int, Any]:
         """Exit code and what was printed."""
@@ -151,6 +164,22 @@ async def test_add_attaches_the_pod_and_says_how(served: Served, version: str) -
         ("::/0", "fe80::1"),
     ]
     assert said["cniVersion"] == version
+
+
+async def test_what_a_pod_asks_for_is_held_until_it_is_attached_and_asked_once(served: Served) -> None:
+    pool = PodPool((parse_prefix("10.2.0.0/24"),), auto_assign=False)
+    block, fixed = parse_prefix("10.2.0.0/26"), parse_prefix("fd00:2::7/128")
+    records = {PodBlockKey(block): PodBlock("one", "web"), PodBlockKey(fixed): PodBlock("one", "web")}
+    now, _ = fold(served.controller.snapshot, KubeStateChange(((PodPoolKey("web"), pool), *records.items())))
+    served.controller.snapshot, served.wish = now, Wish("web", (fixed.first,))
+    code, said = await served.ask("ADD", CNI_ARGS="K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;K8S_POD_UID=u")
+    assert code == 0
+    assert [ip["address"] for ip in said["ips"]] == ["10.2.0.2/32", "fd00:2::7/128"]
+    assert served.wished == ["pod/shop/web-0 u 1"]
+    served.wish = CniError(ErrorCode.INVALID_CONFIG, "pod shop/web-0: metadata.annotations[podwire.io/addresses]: ten")
+    assert (await served.ask("ADD"))[0] == 0, "what it has it keeps"
+    code, said = await served.ask("ADD", CNI_CONTAINERID="c2", CNI_NETNS="/run/netns/y")
+    assert (code, said["code"], said["msg"]) == (1, 7, served.wish.text)
 
 
 async def test_add_without_kubernetes_names_the_pod_by_its_container(served: Served) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from podwire.cni.errors import CniError, ErrorCode
+from podwire.ipam.allocation import Wish
+from podwire.model.objects import PodKey
 from tests.unit import kube_records
 from tests.unit.claiming import at_work
 from tests.unit.claiming_fake import served
@@ -81,3 +83,17 @@ async def test_without_the_api_a_pod_gets_what_its_last_sandbox_had_and_a_new_on
             await again.add("b", "new")
         assert caught.value.code == ErrorCode.TRY_AGAIN_LATER
         assert caught.value.text.startswith("pod default/b: which pool it asks for is not known yet: ")
+
+
+@pytest.mark.parametrize("key", [PodKey("default", "../../nodes/one"), PodKey("Default", "a")], ids=str)
+async def test_a_name_that_no_pod_can_have_is_asked_of_nobody(key: PodKey, tmp_path: Path) -> None:
+    fake = FakeApi()
+    _one_pool(fake)
+    async with served(fake) as server, at_work(server, "one", tmp_path) as one:
+        with pytest.raises(CniError) as caught:
+            async with one.wished(key, ""):
+                pass
+        assert caught.value.code == ErrorCode.INVALID_ENVIRONMENT
+        async with one.wished(PodKey("", "a container of another runtime"), "") as wish:
+            assert wish == Wish()
+        assert "get" not in {verb for verb, *_ in fake.asked}

@@ -204,7 +204,9 @@ async def _attach(
         if result.error is not None:
             raise _refused(request, result)
     else:
-        async with cni.wished(pod, request.uid) as wish:
+        # What a repeated ADD has, it keeps, whatever is asked for meanwhile.
+        wished = nothing_wished if key in cni.controller.snapshot.attachments else cni.wished
+        async with wished(pod, request.uid) as wish:
             result = await cni.controller.submit(replace(added, pool=wish.pool, fixed=wish.fixed))
             if result.error is not None:
                 raise _refused(request, result)

@@ -68,6 +68,8 @@ class Claimer:
         self._adds: list[Wish] = []
         """What the ADDs ask for that are under way."""
         self._stirred, self._ended = asyncio.Event(), asyncio.Condition()
+        self._hurried = False
+        """An ADD waits for the next round."""
         self._begun = self._done = 0
         """Rounds."""
         self._failures = 0
@@ -87,9 +89,10 @@ class Claimer:
         """Meanwhile what an ADD asks for is taken where it lacks, and kept though nobody lives in it yet. Waits for
         that, for seconds at most: what lacks then the ADD itself says, and this adds why."""
         self._adds.append(wish)
-        self._stirred.set()
         try:
             if self._lacks(wish) and not self._failures:
+                self._hurried = True
+                self._stirred.set()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PATIENCE), self._ended:
                         last = self._begun + 1
@@ -120,6 +123,7 @@ class Claimer:
         while True:
             news = self._controller.next_record()
             self._stirred.clear()
+            self._hurried = False
             self._begun += 1
             failed = await self._round()
             self._note()
@@ -131,7 +135,7 @@ class Claimer:
                 await self._chance.pause(backoff(self._failures - 1, self._chance.luck()))
             else:
                 await self._news(news)
-                await self._chance.pause(REST)
+                await self._chance.pause(0.0 if self._hurried else REST)
 
     async def _news(self, news: "asyncio.Future[Happened]") -> None:
         """Until something has happened, or what was learnt is doubtful."""

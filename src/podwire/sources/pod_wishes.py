@@ -19,7 +19,7 @@ from podwire.model.addresses import Address, Prefix, family_of
 from podwire.model.objects import Namespace, NamespaceKey, Pod, PodBlockKey, PodKey
 from podwire.model.snapshot import Snapshot
 from podwire.sources import kube_objects
-from podwire.sources.fields import Invalid, one_per_family, read_each, read_unicast, shown
+from podwire.sources.fields import Invalid, one_per_family, read_each, read_label, read_name, read_unicast, shown
 from podwire.sources.kube_api import Api, ApiError
 from podwire.sources.kubernetes import translate
 
@@ -91,8 +91,9 @@ def awaited(now: Snapshot) -> Wishes:
 async def wish_of(controller: Controller, api: Api | None, key: PodKey, uid: str) -> Wish:
     """`uid`: as the runtime has it, "" where it tells none. Raises CniError."""
     now = controller.snapshot
-    if not now.pools:
+    if not now.pools or not key.namespace:  # or no pod of Kubernetes
         return NOTHING
+    _check(key)
     pod = now.pods.get(key)
     if api is not None and (pod is None or (uid and pod.uid != uid)):
         try:
@@ -106,6 +107,15 @@ async def wish_of(controller: Controller, api: Api | None, key: PodKey, uid: str
     except Invalid as wrong:
         raise CniError(ErrorCode.INVALID_CONFIG, f"pod {key.namespace}/{key.name}: {wrong}") from None
     return Wish(pod.pool or await _pool_of_namespace(now, api, key), fixed)
+
+
+def _check(key: PodKey) -> None:
+    """Both are about to be parts of a path. Raises CniError."""
+    try:
+        read_label(key.namespace, "K8S_POD_NAMESPACE")
+        read_name(key.name, "K8S_POD_NAME")
+    except Invalid as wrong:
+        raise CniError(ErrorCode.INVALID_ENVIRONMENT, f"CNI_ARGS: {wrong}") from None
 
 
 async def _pool_of_namespace(now: Snapshot, api: Api | None, key: PodKey) -> str:
