@@ -27,7 +27,7 @@ from podwire.model.snapshot import UNKNOWN, Snapshot
 from podwire.nodes.routes import ways
 from podwire.pods import hostports
 from podwire.pods.lookup import get_interface_name, interfaces_of
-from podwire.pods.names import link_of
+from podwire.pods.names import link_of, mac_of
 from podwire.pods.wiring import leads, wiring
 from podwire.services.frontends import claimed, frontends, owner
 from podwire.services.room import lacking
@@ -271,7 +271,8 @@ class HostPortView(Struct, frozen=True):
 
 class PodView(Struct, frozen=True):
     """One attachment. `link` is the node's end of its veth pair, `index` that end's interface index. What it receives
-    and sends is kept to these rates, in bits per second; 0: to none."""
+    and sends is kept to these rates, in bits per second; 0: to none. `mac`: with which its interface was born.
+    `delegated`: another IPAM plugin has given the addresses."""
 
     namespace: str
     name: str
@@ -285,6 +286,8 @@ class PodView(Struct, frozen=True):
     host_ports: tuple[HostPortView, ...] = ()
     ingress_rate: int = 0
     egress_rate: int = 0
+    mac: str = ""
+    delegated: bool = False
 
 
 class PodList(Struct, frozen=True):
@@ -337,6 +340,8 @@ def pod(now: Snapshot, key: AttachmentKey) -> PodView:
         netns=it.netns,
         ingress_rate=it.bandwidth.ingress.rate if it.bandwidth.ingress is not None else 0,
         egress_rate=it.bandwidth.egress.rate if it.bandwidth.egress is not None else 0,
+        mac=mac_of(key, it).hex(":"),
+        delegated=it.delegated,
         host_ports=tuple(_host_port(now, at, it) for at, it in sorted(hostports.mapped(it).items())),
     )
 

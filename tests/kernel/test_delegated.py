@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,20 @@ from podwire.cni.install import CAPABILITIES
 from tests.cluster.parts import programs
 from tests.kernel.hands import await_links
 from tests.kernel.rig import MakeSpace, Space, ask, respond, sh
-from tests.kernel.test_cnitool import Runtime, interfaces
-from tests.kernel.test_cnitool import cnitool as cnitool
+from tests.kernel.runtime import NEW, Runtime, runtime_of
+from tests.kernel.test_cnitool import interfaces
 from tests.kernel.test_cnitool import pod as pod
-from tests.kernel.test_cnitool import runtime as runtime
+from tests.unit.shims import KINDS
 
 MAC = "02:00:5e:00:00:0a"
 HERE = [[{"subnet": "10.1.1.0/24", "rangeStart": "10.1.1.100", "rangeEnd": "10.1.1.101"}], [{"subnet": "fd01::/64"}]]
 """Ranges in those of the node."""
+
+
+@pytest.fixture(params=KINDS)
+def runtime(cnitool: None, node: Space, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Runtime]:
+    with runtime_of(NEW, request.param, tmp_path) as it:
+        yield it
 
 
 @pytest.fixture
@@ -157,14 +164,22 @@ def test_killed_between_the_plugins_answer_and_the_store_the_next_agent_gives_ba
     until(lambda: (data(plugins), leases(plugins)) == ([], []))
 
 
-def test_a_namespace_that_goes_without_a_del_frees_its_address(plugins: Runtime, make_space: MakeSpace) -> None:
+@pytest.mark.parametrize("power", [True, False], ids=["alone", "with the agent, as by a loss of power"])
+def test_a_namespace_that_goes_without_a_del_frees_its_address(
+    plugins: Runtime, make_space: MakeSpace, power: bool
+) -> None:
     """host-local alone would hold it for ever."""
     host_local(plugins)
     gone = make_space("gone")
     plugins.add(gone)
+    if not power:
+        plugins.agent.stop(signal.SIGKILL)
     sh("ip", "netns", "del", gone.name)
     await_links(0)
-    assert plugins.agent.say("resync").returncode == 0
+    if power:
+        assert plugins.agent.say("resync").returncode == 0
+    else:
+        plugins.agent.start()
     until(lambda: (data(plugins), leases(plugins)) == ([], []))
 
 

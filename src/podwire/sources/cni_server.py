@@ -176,7 +176,8 @@ async def _add(cni: Cni, request: Request) -> bytes:
             try:
                 return await _attach(cni, request, there, dns, given)
             except Exception:
-                await cni_ipam.undo(cni.leases, request.key)
+                if request.key not in cni.controller.snapshot.attachments:
+                    await cni_ipam.undo(cni.leases, request.key)
                 raise
     finally:
         cni.adding.remove(request.key)
@@ -214,7 +215,6 @@ async def _attach(
     held = now.attachments.get(request.key)
     if held is None:
         raise CniError(ErrorCode.TRY_AGAIN_LATER, f"{request.key}: deleted while it was added")
-
     if given is not None and dns == NO_DNS:
         dns = given.dns
     return encode(result_of(request.version, request.key, held, now.pod_mtu, dns))
