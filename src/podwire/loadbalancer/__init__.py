@@ -1,0 +1,1 @@
+"""Addresses of load balancers: which Service gets which, and why. Pure."""

@@ -1,0 +1,75 @@
+"""Who has which address, who may have it beside others, and which one is free. Pure, but for its own state.
+
+Invariants: several may have an address where all have the same sharing key and the same backends, and no two a port: so
+each packet has one Service, and the nodes that announce the address have backends of all. Whoever has it alone may
+change its key. Of a pool the search for a free address goes on where the last one ended, since nothing is given back
+meanwhile: each address is looked at once, however many Services there are.
+"""
+
+from collections.abc import Iterator
+
+from podwire.loadbalancer.pools import is_buggy
+from podwire.model.addresses import Address, Family, family_of
+from podwire.model.balancers import AddressPool, Request
+from podwire.model.objects import ServiceKey
+
+_Group = tuple[str, str]
+"""A sharing key, and backends."""
+
+
+class Holders:
+    """During one allocation."""
+
+    def __init__(self) -> None:
+        self._of: dict[Address, dict[ServiceKey, Request]] = {}
+        self._together: dict[_Group, dict[Address, None]] = {}
+        """Who may share, and the addresses that some of them have."""
+        self._left: dict[tuple[str, Family], Iterator[Address]] = {}
+        """Of a pool what was not looked at yet."""
+        self._found: dict[tuple[str, Family], Address | None] = {}
+        """The first address that nobody has, as last found."""
+
+    def add(self, address: Address, key: ServiceKey, request: Request) -> None:
+        self._of.setdefault(address, {})[key] = request
+        if request.sharing:
+            self._together.setdefault((request.sharing, request.backends), {})[address] = None
+
+    def why_not(self, address: Address, request: Request) -> str | None:
+        """Why it may not have an address beside those who have it."""
+        for key, other in sorted(self._of.get(address, {}).items()):
+            whose = f"{key} has it"
+            if not request.sharing or other.sharing != request.sharing:
+                return f"{whose}, and the two have no sharing key in common"
+            if other.backends != request.backends:
+                return f"{whose}, and with externalTrafficPolicy Local only Services of the same pods may share one"
+            both = sorted(other.ports & request.ports)
+            if both:
+                protocol, port = both[0]
+                return f"{whose}, and the same port {port}/{protocol.name}"
+        return None
+
+    def first_free(self, name: str, pool: AddressPool, family: Family, request: Request) -> Address | None:
+        """The first that it may have, one that it shares as well as one that nobody has."""
+        free = self._lowest_free(name, pool, family)
+        shared = self._together.get((request.sharing, request.backends), {}) if request.sharing else {}
+        may = [it for it in shared if family_of(it) == family and it in pool and self.why_not(it, request) is None]
+        return min((*may, *((free,) if free is not None else ())), key=pool.place, default=None)
+
+    def _lowest_free(self, name: str, pool: AddressPool, family: Family) -> Address | None:
+        at = name, family
+        found = self._found.get(at)
+        if found is not None and found not in self._of:
+            return found
+        left = self._left.setdefault(at, _addresses(pool, family))
+        self._found[at] = next((it for it in left if it not in self._of), None)
+        return self._found[at]
+
+
+def _addresses(pool: AddressPool, family: Family) -> Iterator[Address]:
+    """In the order in which they are given."""
+    for each in pool.ranges:
+        if family_of(each.first) == family:
+            for number in range(int.from_bytes(each.first, "big"), int.from_bytes(each.last, "big") + 1):
+                address = Address(number.to_bytes(len(each.first), "big"))
+                if not (pool.avoid_buggy and is_buggy(address)):
+                    yield address
