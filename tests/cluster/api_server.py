@@ -37,6 +37,7 @@ needed = pytest.mark.skipif(bool(_MISSING), reason=f"missing: {_MISSING}; looked
 MANIFEST = ROOT / "deploy" / "podwire.yaml"
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
+ADDRESS_POOLS = f"/apis/{kube_records.VERSION}/addresspools"
 GUARD = 240.0
 """Seconds after which a test is given up."""
 
@@ -184,11 +185,11 @@ async def define_pools(admin: Admin) -> None:
         if it["kind"] == "CustomResourceDefinition":
             made = await admin.ask("POST", _DEFINITIONS, it)
             assert made["spec"]["versions"][0]["schema"], made
-    for path in (kube_records.POOLS, kube_records.BLOCKS):
+    for path in (kube_records.POOLS, kube_records.BLOCKS, ADDRESS_POOLS):
         await admin.answers(path)
 
 
 async def undefine_pools(admin: Admin) -> None:
     """All objects of these kinds go with them."""
-    for name in ("podpools.podwire.io", "podblocks.podwire.io"):
+    for name in ("podpools.podwire.io", "podblocks.podwire.io", "addresspools.podwire.io"):
         await admin.ask("DELETE", f"{_DEFINITIONS}/{name}")

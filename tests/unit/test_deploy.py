@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "deploy" / "podwire.yaml").read_text(encoding="utf-8")
 
 
-def of_kind(kind: str) -> dict[str, Any]:
-    (found,) = [document for document in yaml.safe_load_all(TEXT) if document["kind"] == kind]
+def of_kind(kind: str, name: str = "podwire") -> dict[str, Any]:
+    all_of_them = [document for document in yaml.safe_load_all(TEXT) if document["kind"] == kind]
+    (found,) = [it for it in all_of_them if it["metadata"]["name"] == name]
     assert isinstance(found, dict)
     return found
 
@@ -62,3 +63,19 @@ def test_rights_are_to_read_for_blocks_and_for_one_condition() -> None:
         if set(rule["verbs"]) - {"get", "list", "watch"}
     }
     assert writing == {"podblocks": {"create", "patch", "delete"}, "nodes/status": {"patch"}}
+
+
+def test_the_controller_may_write_statuses_events_and_its_lease() -> None:
+    """And runs the same image."""
+    writing = {
+        rule["resources"][0]: set(rule["verbs"]) - {"get", "list", "watch"}
+        for kind in ("ClusterRole", "Role")
+        for rule in of_kind(kind, "podwire-controller")["rules"]
+    }
+    assert {name: verbs for name, verbs in writing.items() if verbs} == {
+        "services/status": {"patch"},
+        "events": {"create"},
+        "leases": {"create", "patch"},
+    }
+    (container,) = of_kind("Deployment", "podwire-controller")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == of_kind("DaemonSet")["spec"]["template"]["spec"]["containers"][0]["image"]

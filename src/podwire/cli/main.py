@@ -78,6 +78,35 @@ def agent(*, config: Path) -> None:
         raise Failed(str(error), REFUSED) from None
 
 
+@app.command
+def controller(
+    *, kubeconfig: Path | None = None, namespace: str = "podwire", classed_only: bool = False, identity: str = ""
+) -> None:
+    """Run the cluster's controller, which gives Services of type LoadBalancer their addresses, until told to stop.
+
+    Parameters
+    ----------
+    kubeconfig
+        How to reach the API; without, as the pod's service account.
+    namespace
+        Where the Lease is by which one of several works.
+    classed_only
+        Only Services with loadBalancerClass podwire.io/podwire are served, not those without a class.
+    identity
+        By which others know it in the Lease; without, the host's name and the process's number.
+    """
+    from podwire.clustercontroller.process import Settings
+    from podwire.clustercontroller.process import run as work
+    from podwire.config import Kubernetes
+    from podwire.preflight import CannotStart
+    from podwire.sources.lease import Lost
+
+    try:
+        work(Settings(Kubernetes(kubeconfig), not classed_only, namespace, identity))
+    except (CannotStart, Lost) as error:
+        raise Failed(str(error), REFUSED) from None
+
+
 def main() -> None:
     run(app)
 

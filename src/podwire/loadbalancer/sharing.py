@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from podwire.loadbalancer.pools import is_buggy
 from podwire.model.addresses import Address, Family, family_of
 from podwire.model.balancers import AddressPool, Request
-from podwire.model.objects import ServiceKey
+from podwire.model.objects import Protocol, ServiceKey
 
 _Group = tuple[str, str]
 """A sharing key, and backends."""
@@ -22,6 +22,8 @@ class Holders:
 
     def __init__(self) -> None:
         self._of: dict[Address, dict[ServiceKey, Request]] = {}
+        self._ports: dict[Address, set[tuple[Protocol, int]]] = {}
+        """Of all who have an address."""
         self._together: dict[_Group, dict[Address, None]] = {}
         """Who may share, and the addresses that some of them have."""
         self._left: dict[tuple[str, Family], Iterator[Address]] = {}
@@ -31,11 +33,15 @@ class Holders:
 
     def add(self, address: Address, key: ServiceKey, request: Request) -> None:
         self._of.setdefault(address, {})[key] = request
+        self._ports.setdefault(address, set()).update(request.ports)
         if request.sharing:
             self._together.setdefault((request.sharing, request.backends), {})[address] = None
 
     def why_not(self, address: Address, request: Request) -> str | None:
-        """Why it may not have an address beside those who have it."""
+        """Why it may not have an address beside those who have it: all of them may share it already."""
+        holders = self._of.get(address)
+        if not holders or self._fits(address, next(iter(holders.values())), request):
+            return None
         for key, other in sorted(self._of.get(address, {}).items()):
             whose = f"{key} has it"
             if not request.sharing or other.sharing != request.sharing:
@@ -48,10 +54,16 @@ class Holders:
                 return f"{whose}, and the same port {port}/{protocol.name}"
         return None
 
+    def _fits(self, address: Address, other: Request, request: Request) -> bool:
+        alike = (other.sharing, other.backends) == (request.sharing, request.backends)
+        return bool(request.sharing) and alike and self._ports[address].isdisjoint(request.ports)
+
     def first_free(self, name: str, pool: AddressPool, family: Family, request: Request) -> Address | None:
         """The first that it may have, one that it shares as well as one that nobody has."""
         free = self._lowest_free(name, pool, family)
         shared = self._together.get((request.sharing, request.backends), {}) if request.sharing else {}
+        if not shared:
+            return free
         may = [it for it in shared if family_of(it) == family and it in pool and self.why_not(it, request) is None]
         return min((*may, *((free,) if free is not None else ())), key=pool.place, default=None)
 

@@ -71,3 +71,16 @@ class Request(Value, frozen=True):
     gives_up: tuple[Address, ...] = ()
     created: str = ""
     unclear: str = ""
+
+
+class Balanced(Value, frozen=True):
+    """A Service that is one for us to serve, as the API has it. `ingress`: the addresses and modes of its status, as
+    they stand there; `condition`: ours, as (status, reason, message). `version`: of the object, by which a write is
+    refused where it has changed since."""
+
+    request: Request
+    version: str
+    uid: str = ""
+    generation: int = 0
+    ingress: tuple[tuple[str, str], ...] = ()
+    condition: tuple[str, str, str] | None = None

@@ -114,6 +114,7 @@ class Watch:
         self.listed = asyncio.Event()
         self._api, self._tell, self._noted, self._chance = api, tell, noted, chance
         self._decoder = msgspec.json.Decoder(resource.form)
+        self._translate = resource.read or _to_an_agent
         self._position = Position()
         self._found: dict[ObjectKey, Object] = {}
         self._found_wrong: dict[Any, str] = {}
@@ -287,7 +288,7 @@ class Watch:
         no name."""
         left_out: list[Invalid] = []
         try:
-            key, value, _ = translate(self._decoder.decode(raw), left_out)
+            key, value = self._translate(self._decoder.decode(raw), left_out)
             return key, value, f"{key}: {left_out[0]}; it is left out{_more(left_out)}" if left_out else ""
         except msgspec.ValidationError as error:
             wrong = invalid(error)
@@ -309,6 +310,11 @@ class Watch:
             return self.resource.key(meta.namespace, meta.name)
         except Invalid:
             return f"{self.resource.name}/{meta.name}"
+
+
+def _to_an_agent(thing: Any, left_out: list[Invalid]) -> tuple[ObjectKey, Object | None]:
+    key, value, _ = translate(thing, left_out)
+    return key, value
 
 
 def _more(left_out: list[Invalid]) -> str:

@@ -89,16 +89,18 @@ class Translated(NamedTuple):
 class Resource(NamedTuple):
     """Where the API lists and watches a kind. `key`: from namespace and name. `selection`: which of its objects count.
 
-    `optional`: an API server that has no such kind is whole without it, and is asked again after `absent_seconds`.
+    `read`: what an object means; None: what it means to an agent. `optional`: an API server that has no such kind is
+    whole without it, and is asked again after `absent_seconds`.
     """
 
     name: str
     path: str
-    form: type[Kind]
-    key: Callable[[str, str], ObjectKey]
+    form: type[Any]
+    key: Callable[[str, str], Any]
     selection: Mapping[str, str] = {}
     optional: bool = False
     absent_seconds: float = 300.0
+    read: Callable[[Any, list[Invalid]], tuple[Any, Any]] | None = None
 
 
 _AGAIN = 60.0

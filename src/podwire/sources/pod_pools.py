@@ -45,7 +45,7 @@ def read_pool(thing: PodPool) -> objects.PodPool:
         _sizes(spec.block_sizes or BlockSizes(), cidrs),
         joined(reserved),
         spec.auto_assign is not False,
-        _selector(spec.node_selector or LabelSelector()),
+        read_selector("spec.nodeSelector", spec.node_selector or LabelSelector()),
     )
 
 
@@ -120,10 +120,10 @@ def _sizes(given: BlockSizes, cidrs: Sequence[Prefix]) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def _selector(given: LabelSelector) -> tuple[Requirement, ...]:
-    """The rules: Kubernetes API, LabelSelector."""
+def read_selector(path: str, given: LabelSelector) -> tuple[Requirement, ...]:
+    """The rules: Kubernetes API, LabelSelector. Raises Invalid."""
     labels = [Requirement(key, Operator.IN, (value,)) for key, value in (given.match_labels or {}).items()]
-    expressions = read_each("spec.nodeSelector.matchExpressions", given.match_expressions, _requirement)
+    expressions = read_each(f"{path}.matchExpressions", given.match_expressions, _requirement)
     return tuple(sorted({*labels, *expressions}))
 
 

@@ -1,0 +1,1 @@
+"""The cluster's controller, a process of its own: addresses for Services of type LoadBalancer."""

@@ -1,0 +1,98 @@
+"""The controller's process: who works, and until when.
+
+Invariants: one works at a time, whoever holds the Lease; one that loses it ends at once, and starts again as one that
+waits. It holds no state: everything is in the API's objects.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from typing import NamedTuple
+
+from podwire.clustercontroller.allocator import Allocator
+from podwire.clustercontroller.objects import Objects
+from podwire.clustercontroller.writer import NAME, Writer
+from podwire.config import Kubernetes
+from podwire.preflight import CannotStart
+from podwire.sources.kube_api import Api
+from podwire.sources.kube_config import KubeConfigError, read_access
+from podwire.sources.kube_credentials import Credentials
+from podwire.sources.kube_watch import CHANCE, Chance
+from podwire.sources.lease import Lease, Lost
+
+log = logging.getLogger(__name__)
+
+
+class Settings(NamedTuple):
+    """`unclassed`: Services without a class are ours, too. `namespace`: where the Lease is."""
+
+    kubernetes: Kubernetes = Kubernetes()
+    unclassed: bool = True
+    namespace: str = "podwire"
+    identity: str = ""
+
+
+class Controller:
+    def __init__(self, api: Api, settings: Settings, chance: Chance = CHANCE) -> None:
+        identity = settings.identity or f"{socket.gethostname()}_{os.getpid()}"
+        self._settings = settings._replace(identity=identity)
+        self.objects = Objects(api, settings.unclassed, self._stir, chance)
+        writer = Writer(api, settings.unclassed, identity, chance)
+        self.allocator = Allocator(self.objects, writer.write, writer.tell)
+        self.lease = Lease(api, settings.namespace, NAME, identity, chance)
+
+    def _stir(self) -> None:
+        self.allocator.stir()
+
+    async def run(self) -> None:
+        """Until cancelled. Raises Lost once another may work in our place."""
+        watching = asyncio.create_task(self.objects.run())
+        try:
+            await self.objects.watched()
+            log.info("waiting for the lease %s in namespace %s", NAME, self._settings.namespace)
+            await self.lease.acquire()
+            log.info("at work as %s", self._settings.identity)
+            await self._work()
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _work(self) -> None:
+        """Nothing is written by who has lost the lease."""
+        allocating = asyncio.create_task(self.allocator.run())
+        holding = asyncio.create_task(self.lease.hold())
+        try:
+            await asyncio.wait([allocating, holding], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (allocating, holding):
+                task.cancel()
+            lost, *_ = await asyncio.gather(holding, allocating, return_exceptions=True)
+            if not isinstance(lost, Lost):
+                await self.lease.release()
+        for task in (holding, allocating):
+            if not task.cancelled():
+                task.result()
+
+
+def run(settings: Settings) -> None:
+    """Until SIGTERM or SIGINT. Raises CannotStart; Lost where the lease was."""
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True)
+    try:
+        access = read_access(settings.kubernetes, os.environ)
+    except KubeConfigError as error:
+        raise CannotStart(str(error)) from error
+    asyncio.run(_run(Api(access, Credentials(access)), settings))
+
+
+async def _run(api: Api, settings: Settings) -> None:
+    work = asyncio.create_task(Controller(api, settings).run())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+    try:
+        await asyncio.wait([work])
+        if not work.cancelled():
+            work.result()
+    finally:
+        await api.close()

@@ -1,0 +1,68 @@
+"""What a Service's status should say of its addresses, and what is news. Pure.
+
+Invariants: a status that says already what it should is not written. What stands there of somebody else's (a name, by
+another controller) is not taken away by who has no address to give.
+"""
+
+from typing import NamedTuple
+
+from podwire.loadbalancer.allocation import Grant
+from podwire.model.addresses import show_address
+from podwire.model.balancers import Balanced
+
+VIP = "VIP"
+"""Packets come with the address as their destination (KEP-1860)."""
+NORMAL, WARNING = "Normal", "Warning"
+
+
+class Status(NamedTuple):
+    """`ingress`: addresses with their modes. `condition`: status, reason, message."""
+
+    ingress: tuple[tuple[str, str], ...]
+    condition: tuple[str, str, str]
+
+
+class News(NamedTuple):
+    """An Event for people: its type, reason and message."""
+
+    type: str
+    reason: str
+    message: str
+
+
+def wanted(held: Balanced, grant: Grant) -> Status:
+    ingress = tuple((show_address(it), VIP) for it in grant.addresses)
+    if not ingress and not held.request.holds:
+        ingress = held.ingress
+    return Status(ingress, _condition(grant))
+
+
+def due(held: Balanced, grant: Grant) -> Status | None:
+    """None: its status is as it should be."""
+    status = wanted(held, grant)
+    return None if (held.ingress, held.condition) == status else status
+
+
+def _condition(grant: Grant) -> tuple[str, str, str]:
+    of = f" of pool {grant.pool}" if grant.pool else ""
+    has = " and ".join(map(show_address, grant.addresses))
+    stale = "; ".join(f"{show_address(it)} is kept, though {why}" for it, why in grant.stale)
+    if not grant.addresses:
+        return "False", "NoAddress", grant.why
+    if grant.why:
+        return "False", "Incomplete", f"{has}{of}; {grant.why}"
+    if stale:
+        return "True", "Stale", stale
+    return "True", "Assigned", f"{has}{of}"
+
+
+def news(held: Balanced, grant: Grant) -> list[News]:
+    """What is told once, with the status that is written."""
+    before, (status, reason, message) = held.condition, _condition(grant)
+    found = [News(WARNING, "AddressLost", f"{show_address(address)}: {why}") for address, why in grant.lost]
+    new = [it for it in grant.addresses if it not in held.request.holds]
+    if new:
+        found.append(News(NORMAL, "AddressAssigned", f"{' and '.join(map(show_address, new))} of pool {grant.pool}"))
+    if (reason != "Assigned" or status != "True") and before != (status, reason, message):
+        found.append(News(WARNING, f"Address{reason}" if reason != "NoAddress" else reason, message))
+    return found

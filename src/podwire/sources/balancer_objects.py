@@ -1,0 +1,267 @@
+"""AddressPools, and Services as far as they ask for a load balancer's address, to the model's values.
+
+Invariants: as in `kubernetes.py`: pure, one direction, equal meaning gives equal values. What a Service asks for in
+annotations is free text: where it can't be understood that is its request's (`unclear`), so that it keeps what it has.
+MetalLB's annotations mean what ours do; where both are given, ours count.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from sys import intern
+from typing import TypeVar
+
+from msgspec import field
+
+from podwire.model.addresses import Address, AddressRange, family_of, parse_range, show_address, special
+from podwire.model.balancers import AddressPool, AddressPoolKey, Balanced, Labels, Request
+from podwire.model.objects import NamespaceKey, Requirement, ServiceKey
+from podwire.sources.fields import (
+    Invalid,
+    read_at,
+    read_each,
+    read_label,
+    read_name,
+    read_protocol,
+    read_unicast,
+    shown,
+)
+from podwire.sources.kube_objects import LabelMeta, LabelSelector, NameMeta, ServicePort, Wire
+from podwire.sources.pod_pools import read_selector
+
+CLASS = "podwire.io/podwire"
+"""spec.loadBalancerClass of the Services that are ours."""
+CONDITION = "podwire.io/AddressAssigned"
+"""Of a Service: whether it has what it asks for."""
+ASKED, POOL, SHARING, GIVES_UP = (
+    "podwire.io/load-balancer-ips",
+    "podwire.io/address-pool",
+    "podwire.io/allow-shared-ip",
+    "podwire.io/give-up-ips",
+)
+_ELSEWHERE = {
+    ASKED: ("metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs"),
+    POOL: ("metallb.io/address-pool", "metallb.universe.tf/address-pool"),
+    SHARING: ("metallb.io/allow-shared-ip", "metallb.universe.tf/allow-shared-ip"),
+}
+Read = TypeVar("Read")
+
+
+# --- the API's forms ---------------------------------------------------------------------------
+
+
+class PoolSpec(Wire, frozen=True):
+    addresses: list[str] | None = None
+    auto_assign: bool | None = None
+    avoid_buggy_ips: bool | None = field(default=None, name="avoidBuggyIPs")
+    priority: int | None = None
+    namespaces: list[str] | None = None
+    namespace_selectors: list[LabelSelector] | None = None
+    service_selectors: list[LabelSelector] | None = None
+
+
+class AddressPoolObject(Wire, frozen=True):
+    metadata: NameMeta
+    spec: PoolSpec
+
+
+class NamespaceObject(Wire, frozen=True):
+    metadata: LabelMeta
+
+
+class BalancedMeta(Wire, frozen=True):
+    name: str
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    generation: int | None = None
+    creation_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class BalancedSpec(Wire, frozen=True):
+    type: str | None = None
+    load_balancer_class: str | None = None
+    load_balancer_ip: str | None = field(default=None, name="loadBalancerIP")
+    cluster_ip: str | None = field(default=None, name="clusterIP")
+    cluster_ips: list[str] | None = field(default=None, name="clusterIPs")
+    ip_family_policy: str | None = None
+    ports: list[ServicePort] | None = None
+    external_traffic_policy: str | None = None
+    selector: dict[str, str] | None = None
+
+
+class BalancedIngress(Wire, frozen=True):
+    ip: str | None = None
+    hostname: str | None = None
+    ip_mode: str | None = None
+
+
+class BalancedStatusOf(Wire, frozen=True):
+    ingress: list[BalancedIngress] | None = None
+
+
+class ServiceCondition(Wire, frozen=True):
+    type: str
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class BalancedStatus(Wire, frozen=True):
+    load_balancer: BalancedStatusOf | None = None
+    conditions: list[ServiceCondition] | None = None
+
+
+class BalancedService(Wire, frozen=True):
+    metadata: BalancedMeta
+    spec: BalancedSpec
+    status: BalancedStatus | None = None
+
+
+# --- AddressPool -------------------------------------------------------------------------------
+
+
+def pool_key(_: str, name: str) -> AddressPoolKey:
+    """Raises Invalid."""
+    return AddressPoolKey(read_name(name, "metadata.name"))
+
+
+def read_pool(thing: AddressPoolObject) -> tuple[AddressPoolKey, AddressPool]:
+    """Raises Invalid."""
+    spec = thing.spec
+    ranges = tuple(read_each("spec.addresses", spec.addresses, _range))
+    if not ranges:
+        raise Invalid("spec.addresses", "expected at least one address range")
+    for number, each in enumerate(ranges):
+        if (other := next((it for it in ranges[:number] if _meet(it, each)), None)) is not None:
+            raise Invalid(f"spec.addresses[{number}]", f"expected ranges that don't overlap; {each} does with {other}")
+    priority = spec.priority or 0
+    if priority < 0:
+        raise Invalid("spec.priority", f"expected a number from 0, not {shown(priority)}")
+    pool = AddressPool(
+        ranges,
+        spec.auto_assign is not False,
+        bool(spec.avoid_buggy_ips),
+        priority,
+        tuple(sorted(set(read_each("spec.namespaces", spec.namespaces, lambda text: read_label(text, ""))))),
+        _selectors("spec.namespaceSelectors", spec.namespace_selectors),
+        _selectors("spec.serviceSelectors", spec.service_selectors),
+    )
+    return pool_key("", thing.metadata.name), pool
+
+
+def _range(text: str) -> AddressRange:
+    try:
+        found = parse_range(text)
+    except ValueError as error:
+        raise Invalid("", f"{error}; such as 192.0.2.0/28 or 192.0.2.10-192.0.2.19") from None
+    for end in (found.first, found.last):
+        if (kind := special(end)) is not None:
+            raise Invalid("", f"expected addresses that hosts can have; {show_address(end)} is {kind}")
+    return found
+
+
+def _meet(one: AddressRange, other: AddressRange) -> bool:
+    return one.first in other or other.first in one
+
+
+def _selectors(path: str, given: Sequence[LabelSelector] | None) -> tuple[tuple[Requirement, ...], ...]:
+    return tuple(read_selector(f"{path}[{number}]", it) for number, it in enumerate(given or ()))
+
+
+def read_namespace(thing: NamespaceObject) -> tuple[NamespaceKey, Labels]:
+    """Raises Invalid."""
+    return NamespaceKey(read_name(thing.metadata.name, "metadata.name")), _labels(thing.metadata.labels)
+
+
+def _labels(given: Mapping[str, str] | None) -> Labels:
+    return tuple(sorted((intern(key), intern(value)) for key, value in (given or {}).items()))
+
+
+# --- Service -----------------------------------------------------------------------------------
+
+
+def service_key(namespace: str, name: str) -> ServiceKey:
+    """Raises Invalid."""
+    return ServiceKey(read_label(namespace or "default", "metadata.namespace"), read_name(name, "metadata.name"))
+
+
+def read_service(thing: BalancedService, unclassed: bool) -> tuple[ServiceKey, Balanced | None]:
+    """None: it is nobody that we serve. `unclassed`: Services without a class are ours, too. Raises Invalid."""
+    meta, spec, status = thing.metadata, thing.spec, thing.status or BalancedStatus()
+    key = service_key(meta.namespace or "", meta.name)
+    ours = spec.load_balancer_class == CLASS or (unclassed and not spec.load_balancer_class)
+    texts = spec.cluster_ips or ([spec.cluster_ip] if spec.cluster_ip else [])
+    if spec.type != "LoadBalancer" or not ours or texts in ([], ["None"]):
+        return key, None
+    families = tuple(dict.fromkeys(family_of(it) for it in read_each("spec.clusterIPs", texts, read_unicast)))
+    given = (status.load_balancer.ingress if status.load_balancer is not None else None) or []
+    ingress = tuple((it.ip or it.hostname or "", it.ip_mode or "VIP") for it in given)
+    own = next((it for it in status.conditions or () if it.type == CONDITION), None)
+    annotations = meta.annotations or {}
+    try:
+        asked, unclear = _asked(annotations, spec.load_balancer_ip), ""
+    except Invalid as error:
+        asked, unclear = (), str(error)
+    request = Request(
+        families,
+        frozenset((read_protocol(port.protocol), port.port) for port in spec.ports or ()),
+        spec.ip_family_policy == "RequireDualStack",
+        asked,
+        _annotated(annotations, POOL),
+        _annotated(annotations, SHARING),
+        _backends(key, spec),
+        _labels(meta.labels),
+        tuple(it for it in map(_held, given) if it is not None),
+        _given_up(annotations),
+        meta.creation_timestamp or "",
+        unclear,
+    )
+    condition = (own.status, own.reason, own.message) if own is not None else None
+    version, uid, generation = meta.resource_version or "", meta.uid or "", meta.generation or 0
+    return key, Balanced(request, version, uid, generation, ingress, condition)
+
+
+def _annotated(annotations: Mapping[str, str], name: str) -> str:
+    names = (name, *_ELSEWHERE.get(name, ()))
+    return next((text.strip() for it in names if (text := annotations.get(it, "")).strip()), "")
+
+
+def _asked(annotations: Mapping[str, str], field_: str | None) -> tuple[Address, ...]:
+    """Raises Invalid."""
+    texts = [it.strip() for it in _annotated(annotations, ASKED).split(",") if it.strip()]
+    path = f"metadata.annotations[{ASKED}]"
+    if texts and field_:
+        raise Invalid(path, "expected this or spec.loadBalancerIP, not both")
+    found = read_each(path, texts, read_unicast)
+    if field_:
+        found = [read_at("spec.loadBalancerIP", field_, read_unicast)]
+    if len({len(it) for it in found}) != len(found):
+        raise Invalid(path, f"expected one address of a family at most, not {shown(', '.join(texts))}")
+    return tuple(sorted(found, key=len))
+
+
+def _given_up(annotations: Mapping[str, str]) -> tuple[Address, ...]:
+    """What can't be read is no address that it has."""
+    found = (_or_none(read_unicast, it.strip()) for it in annotations.get(GIVES_UP, "").split(","))
+    return tuple(sorted({it for it in found if it is not None}))
+
+
+def _held(given: BalancedIngress) -> Address | None:
+    """None: a name, or what is no address that anybody can have."""
+    return _or_none(read_unicast, given.ip) if given.ip else None
+
+
+def _or_none(read: Callable[[str], Read], text: str) -> Read | None:
+    try:
+        return read(text)
+    except Invalid:
+        return None
+
+
+def _backends(key: ServiceKey, spec: BalancedSpec) -> str:
+    """What tells whose pods answer where the policy is Local; one without a selector has its own."""
+    if spec.external_traffic_policy != "Local":
+        return ""
+    selector = ",".join(f"{name}={value}" for name, value in sorted((spec.selector or {}).items()))
+    return selector or str(key)
