@@ -77,7 +77,8 @@ def test_a_pool_in_full() -> None:
             {"addresses": ["192.0.2.9-192.0.2.1"]},
             (
                 "spec.addresses[0]: '192.0.2.9-192.0.2.1' is not an address range: "
-                "expected two addresses of one family, the lower one first; such as 192.0.2.0/28 or 192.0.2.10-192.0.2.19"
+                "expected two addresses of one family, the lower one first; "
+                "such as 192.0.2.0/28 or 192.0.2.10-192.0.2.19"
             ),
         ),
         (
