@@ -1,8 +1,9 @@
 """Services in nftables: constant rules as text through libnftables, elements as packed batches.
 
 Invariants: one table for each family; only these are ever touched. A batch is all or nothing, and the kernel names
-the message that it refuses: the frontend of that message is left out and reported, the rest is sent again. Rules are
-ours and unaltered if the seal's digest is that of what is read; else they are loaded again, elements untouched.
+the message that it refuses: the frontend of that message is left out and reported, the rest is sent again. A frontend's
+second list goes in a batch behind the one that leads its clients elsewhere. Rules are ours and unaltered if the seal's
+digest is that of what is read; else they are loaded again, elements untouched.
 """
 
 import errno
@@ -30,6 +31,7 @@ from podwire.model.network import (
     Frontend,
     HoldersKey,
     HostPortKey,
+    InternalKey,
     RestrictedKey,
     RulesKey,
     Slots,
@@ -174,7 +176,11 @@ class NFTables:
         self._stuck = {key: full for key, full in self._stuck.items() if key not in difference}
         gone = {key for key, change in difference.items() if change.after is None}
         outcomes |= self._withheld(left, gone)
+        behind = {key: left.pop(key) for key in [*left] if _is_asked_still(key, difference)}
         outcomes |= self._send(left, gone)
+        outcomes |= self._withheld(behind, gone)
+        outcomes |= self._send(behind, gone)
+        left |= behind
         # Of what was refused for a full map nothing was changed.
         outcomes |= {key: replace(it, value=difference[key].before) for key, it in outcomes.items() if it.full}
         for key, change in later.items():  # what they ask for has been filled in
@@ -258,7 +264,8 @@ class NFTables:
 
     def _withheld(self, left: dict[Any, list[Message]], gone: set[Any]) -> dict[Any, Outcome]:
         """A frontend whose restriction the kernel refuses would be open to all: it is not made either. Nor does the
-        restriction go of one whose own change was refused: the next attempt is told of both."""
+        restriction go, or the list for clients in the cluster, of one whose own change was refused: the next attempt is
+        told of both."""
         found = {
             key: Outcome(error=f"{key}: who may use it can't be restricted", full=self._open[frontend])
             for key, frontend in ((key, frontend_of(key)) for key in left)
@@ -268,6 +275,9 @@ class NFTables:
             if isinstance(key, RestrictedKey) and key in gone and key.frontend in self._stuck:
                 full = self._stuck.pop(key.frontend)
                 found[key] = Outcome(error=f"{key}: stays, since what it restricts could not be changed", full=full)
+            elif isinstance(key, InternalKey) and key in gone and key.frontend in self._stuck:
+                full = self._stuck[key.frontend]
+                found[key] = Outcome(error=f"{key}: stays, since its frontend could not be changed", full=full)
         for key in found:
             del left[key]
         return found
@@ -409,6 +419,14 @@ class NFTables:
             if not errors:
                 return Outcome(True)
         return Outcome(error=f"{key}: {os.strerror(min(errors.values()))}")
+
+
+def _is_asked_still(key: Any, changes: Difference) -> bool:
+    """Whether it is the second list of a frontend that will have one only. A packet that has just been led to it would
+    otherwise draw from nothing."""
+    if not isinstance(key, InternalKey) or changes[key].after is not None:
+        return False
+    return key.frontend in changes and changes[key.frontend].after is not None
 
 
 def _rules(there: netlink.Socket, family: Family) -> rules.Rules | None:
