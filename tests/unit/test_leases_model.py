@@ -10,6 +10,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -87,6 +88,8 @@ class Node(RuleBasedStateMachine):
             shutil.rmtree(self.directory)
 
     async def _start(self) -> None:
+        self.files = ThreadPoolExecutor(1)
+        asyncio.get_running_loop().set_default_executor(self.files)
         self.leases = Leases(self.directory / "leases")
         self.cni = cni_server.calls(self.controller, self.directory / "spool", self.leases)
         self.keeping = asyncio.create_task(cni_ipam.keep_giving_back(self.leases, self.controller))
@@ -158,11 +161,24 @@ class Node(RuleBasedStateMachine):
         self.runner.run(self._kill())
         self.runner.run(self._start())
 
+    @rule(sandbox=sandboxes, command=st.sampled_from(("ADD", "DEL")), turns=st.integers(0, 12))
+    def the_agent_is_killed_in_the_middle(self, sandbox: str, command: str, turns: int) -> None:
+        if sandbox not in self.hanging:
+            self.runner.run(self._begin_and_kill(command, sandbox, turns))
+            self.runner.run(self._start())
+
+    async def _begin_and_kill(self, command: str, sandbox: str, turns: int) -> None:
+        self.hanging[sandbox] = asyncio.create_task(self._call(command, sandbox))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await self._kill()
+
     async def _kill(self) -> None:
         tasks = (self.keeping, *self.hanging.values())
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+        self.files.shutdown()  # what a thread was to write is written, or never begun
         self.hanging.clear()
 
     @rule()
@@ -185,4 +201,4 @@ class Node(RuleBasedStateMachine):
 
 
 def test_once_all_is_quiet_the_plugin_holds_what_pods_have() -> None:
-    run_state_machine_as_test(Node, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(Node, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
