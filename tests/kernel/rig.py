@@ -378,6 +378,7 @@ def ask(
     with in_space(space, family, kind) as client:
         client.settimeout(patience)
         if source:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # though the last connection is just over
             client.bind(("", source))
         try:
             client.connect((to, port))

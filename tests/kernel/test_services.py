@@ -70,6 +70,21 @@ async def test_a_pod_is_reached_by_its_own_address(table: Rig, client: str, to: 
     assert ask(table.pods[name] if name else None, to, 8080, protocol) == f"a {address}"
 
 
+@pytest.mark.parametrize("protocol", [TCP, UDP])
+@pytest.mark.parametrize(("vip", "own"), [("10.96.0.16", A[0]), ("fd00:96::10", A[1])], ids=["IPv4", "IPv6"])
+@pytest.mark.parametrize("first", ["the Service", "the pod"])
+async def test_from_one_port_of_a_client_its_service_and_its_own_address_both_lead_to_a_pod(
+    at_work: Rig, protocol: Protocol, vip: str, own: str, first: str
+) -> None:
+    """One after the other while the kernel knows the first flow: the second is another, and no answer gets the source
+    of the first."""
+    await at_work.change(*service("one", 16, A, protocol).items())
+    places = [(vip, 80), (own, 8080)]
+    client = C[0] if "." in vip else C[1]
+    for to, port in places if first == "the Service" else reversed(places):
+        assert ask(at_work.pods["c"], to, port, protocol, source=40404) == f"a {client}"
+
+
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("to", "protocol"),
