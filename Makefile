@@ -38,9 +38,9 @@ shim: ## the native CNI plugin, static, for this machine or ARCH=arm64
 	@scripts/setup shim $(ARCH)
 	scripts/shim $(addprefix --arch ,$(ARCH))
 
-image: root ## the agent's image, build/podwire-image.tar, without a registry
-	@scripts/setup cluster
-	$(PYTHON) -m deploy.image
+image: root ## the agent's image, build/podwire-image.tar, without a registry; ARCHES="amd64 arm64": one for both
+	@scripts/setup image $(ARCHES)
+	$(PYTHON) -m deploy.image $(ARCHES)
 
 cluster-build: root ## Kubernetes, containerd and CoreDNS from Go modules, once: about 20 minutes on two cores
 	@scripts/setup cluster

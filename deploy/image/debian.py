@@ -7,7 +7,7 @@ configured: none of their scripts runs, here or in the image.
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 RELEASE = "12"
@@ -37,15 +37,16 @@ class CannotBuild(Exception):
     """One line for whoever builds."""
 
 
-def make(tree: Path, packages: Iterable[str], aside: Path) -> None:
-    """Unpacks packages and all they need. `aside`: a directory that may be used and is removed. Raises CannotBuild."""
+def make(tree: Path, packages: Iterable[str], aside: Path, foreign: str = "") -> None:
+    """Unpacks packages and all they need. `aside`: a directory that may be used and is removed. `foreign`: another
+    machine's architecture, as Debian names it. Raises CannotBuild."""
     if _release() != RELEASE:
         raise CannotBuild(f"images are built on Debian {RELEASE}; this machine has {_release() or 'another system'}")
     for name in _MERGED:
         (tree / "usr" / name).mkdir(parents=True)
         (tree / name).symlink_to(f"usr/{name}")
     try:
-        for package in _fetch(sorted(packages), aside):
+        for package in _fetch(sorted(packages), aside, foreign):
             if package.name.partition("_")[0] not in _NOT_IN_AN_IMAGE:
                 _unpack(package, tree)
     finally:
@@ -62,11 +63,11 @@ def make(tree: Path, packages: Iterable[str], aside: Path) -> None:
     (tree / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files dns\n")
 
 
-def applets(tree: Path) -> None:
+def applets(tree: Path, launcher: Sequence[str] = ()) -> None:
     """Links for every program that the tree's busybox is and that the tree has not otherwise. busybox's own shell would
-    prefer its programs to the tree's: a tree that has both needs dash."""
-    busybox = tree / "bin/busybox"
-    listed = subprocess.run([busybox, "--list-full"], check=True, capture_output=True, text=True).stdout.split()
+    prefer its programs to the tree's: a tree that has both needs dash. `launcher`: what runs its programs here."""
+    command = [*launcher, tree / "bin/busybox", "--list-full"]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     for path in listed:
         place = tree / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -84,29 +85,39 @@ def _release() -> str:
     return facts.get("VERSION_ID", "") if facts.get("ID") == "debian" else ""
 
 
-def _fetch(packages: list[str], aside: Path) -> list[Path]:
-    """As for a machine that has no package at all. The cache of the machine's own apt is not touched."""
+def _fetch(packages: list[str], aside: Path, foreign: str) -> list[Path]:
+    """As for a machine that has no package at all. What the machine's own apt holds is not touched."""
     archives = aside / "archives"
     (archives / "partial").mkdir(parents=True)
     (aside / "status").touch()
-    options = {
+    options: dict[str, object] = {
         "Dir::State::status": aside / "status",
         "Dir::Cache::archives": archives,
         "APT::Install-Recommends": "false",
         "APT::Sandbox::User": "root",
         "Debug::NoLocking": "true",
     }
+    if foreign:
+        (aside / "lists" / "partial").mkdir(parents=True)
+        options |= {"Dir::State::lists": aside / "lists", "Dir::Cache::pkgcache": "", "Dir::Cache::srcpkgcache": ""}
+        options |= {"APT::Architecture": foreign, "APT::Architectures": foreign}
+        _apt(options, "update", "ask for its lists")
+    _apt(options, "--download-only", "install", *packages, f"fetch {' '.join(packages)}")
+    return sorted(archives.glob("*.deb"))
+
+
+def _apt(options: Mapping[str, object], *words: str) -> None:
+    """The last word says what for."""
     flags = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
     found = subprocess.run(
-        ["apt-get", *flags, "-y", "-qq", "--download-only", "install", *packages],
+        ["apt-get", *flags, "-y", "-qq", *words[:-1]],
         capture_output=True,
         text=True,
         env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
     )
     if found.returncode:
         errors = " ".join(line for line in found.stderr.splitlines() if line.startswith("E:"))
-        raise CannotBuild(f"apt-get can't fetch {' '.join(packages)}: {errors or found.stderr.strip()}")
-    return sorted(archives.glob("*.deb"))
+        raise CannotBuild(f"apt-get can't {words[-1]}: {errors or found.stderr.strip()}")
 
 
 def _unpack(package: Path, tree: Path) -> None:
