@@ -100,7 +100,14 @@ async def at_work(rig: Rig) -> Rig:
             "ip route replace blackhole 10.1.1.2 proto 177", ["route 10.1.1.2/32"], id="route of ours made a blackhole"
         ),
         pytest.param(
-            "ip -6 route replace unreachable fd01::2 proto 177", ["route fd01::2/128"], id="route of ours unreachable"
+            "ip -6 route replace unreachable fd01::2 proto 177 metric 1",
+            ["route fd01::2/128"],
+            id="route of ours unreachable",
+        ),
+        pytest.param(
+            "ip -6 route add unreachable fd01::2 proto 177",
+            ["route fd01::2/128 metric 1024"],
+            id="of our protocol, of the kernel's metric",
         ),
         pytest.param("ip route add prohibit 10.9.9.9 proto 177", ["route 10.9.9.9/32"], id="prohibition added"),
         pytest.param(
@@ -128,7 +135,7 @@ async def at_work(rig: Rig) -> Rig:
             id="another's route",
         ),
         pytest.param(
-            "ip -6 route del fd01::2; ip -6 route add blackhole fd01::2",
+            "ip -6 route del fd01::2; ip -6 route add blackhole fd01::2 metric 1",
             ["route fd01::2/128"],
             id="another's blackhole",
         ),
