@@ -121,6 +121,7 @@ def listed(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapsh
         pools=Map(),
         blocks=Map(),
         blocks_of=Map(),
+        singles=Map(),
         homes=Homes(),
         unfit_pools=Map(),
         contested=frozenset(),
@@ -225,7 +226,8 @@ def _put_block(now: Snapshot, key: PodBlockKey, block: PodBlock | None) -> Snaps
             blocks_of = _set(blocks_of, was, tuple(it for it in blocks_of[was] if it != key.cidr) or None)
         if will is not None:
             blocks_of = blocks_of.set(will, tuple(sorted((*blocks_of.get(will, ()), key.cidr))))
-    return replace(now, blocks=_set(now.blocks, key, block), blocks_of=blocks_of)
+    singles = _set(now.singles, key.cidr.first, will) if pools.is_single(key.cidr) else now.singles
+    return replace(now, blocks=_set(now.blocks, key, block), blocks_of=blocks_of, singles=singles)
 
 
 def _contested(old: Snapshot, now: Snapshot, moved: set[Any]) -> frozenset[Prefix]:

@@ -28,7 +28,7 @@ def uses(now: Snapshot, sources: Iterable[Source]) -> tuple[Use, ...]:
     sources = tuple(sources)
     wide, narrow = ([it.block for it in sources if pools.is_single(it.block) is single] for single in (False, True))
     pods = {Address(it) for it in now.ledger if isinstance(it, bytes)}
-    singles = {key.cidr.first for key in now.blocks if pools.is_single(key.cidr)}
+    singles = set(now.singles)
     living = _within(narrow, pods) | _within(wide, pods - singles)
     others = _within(wide, (*now.node.addresses, *singles))
     found = []

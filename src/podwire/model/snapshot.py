@@ -136,16 +136,6 @@ class _Either:
         return any(item in each for each in self._several)
 
 
-class _Single:
-    """The addresses that are blocks of their own."""
-
-    def __init__(self, blocks: Container[PodBlockKey]) -> None:
-        self._blocks = blocks
-
-    def __contains__(self, item: object) -> bool:
-        return isinstance(item, bytes) and PodBlockKey(Prefix(Address(item), len(item) * 8)) in self._blocks
-
-
 class Snapshot(Struct, frozen=True):
     local: Local
     namespaces: Map[NamespaceKey, Namespace] = Map()
@@ -165,6 +155,8 @@ class Snapshot(Struct, frozen=True):
 
     blocks_of: Map[NodeKey, tuple[Prefix, ...]] = Map()
     """Blocks of pools by the node that has them, sorted."""
+    singles: Map[Address, NodeKey] = Map()
+    """By address that is a block of its own: the node that has it."""
     homes: Homes = Homes()
     """Whose an address or a block is."""
     unfit_pools: Map[PodPoolKey, str] = Map()
@@ -265,9 +257,9 @@ class Snapshot(Struct, frozen=True):
     def taken(self) -> Container[Address]:
         """The addresses that some pod of this node or the node itself has, or that are blocks of their own. Not those
         of other nodes: one that claims this node's block would leave its pods none."""
-        if not self.blocks:
+        if not self.singles:
             return _Either(self.ledger, self.node.addresses)
-        return _Either(self.ledger, self.node.addresses, _Single(self.blocks))
+        return _Either(self.ledger, self.node.addresses, self.singles)
 
     def home(self, key: NodeKey) -> Home:
         node = self.nodes.get(key, _NO_NODE)

@@ -77,6 +77,8 @@ class Claimer:
         """What the watch has yet to tell as it was learnt here, and when that was."""
         self._wrong: dict[Job, str] = {}
         self._conflicts: tuple[str, ...] = ()
+        self._thought: tuple[tuple[object, ...], Claims] | None = None
+        """From what the last claims followed, and these."""
         self._logged: frozenset[str] = frozenset()
 
     @property
@@ -184,8 +186,15 @@ class Claimer:
             yield Job("take", *_of(it))
 
     def _claims(self, now: Snapshot) -> Claims:
+        """Thought about again only where something is other than it was: the most that happens is of Services."""
         if not (now.pools or now.blocks_of.get(now.local.key)):
             return NOTHING
+        seen = _seen(now, self._adds)
+        if self._thought is None or any(it is not was for it, was in zip(seen, self._thought[0], strict=True)):
+            self._thought = seen, self._think(now)
+        return self._thought[1]
+
+    def _think(self, now: Snapshot) -> Claims:
         waiting = awaited(now)
         pools = {it.pool for it in self._adds if it.pool} | waiting.pools
         fixed = {address for it in self._adds for address in it.fixed} | waiting.fixed
@@ -258,6 +267,12 @@ class Claimer:
         for text in sorted(self._logged - now):
             log.info("no longer: %s", text)
         self._logged = now
+
+
+def _seen(now: Snapshot, adds: list[Wish]) -> tuple[object, ...]:
+    """All that decides what is due, but for the addresses of nodes, by which pools are unfit."""
+    asked = (now.pods, now.namespaces, tuple(adds) if adds else None)
+    return now.pools, now.unfit_pools, now.blocks, now.attachments, now.node, now.contested, now.whole, *asked
 
 
 def _of(claim: Claim) -> tuple[Prefix, str]:
