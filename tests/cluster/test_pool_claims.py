@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.api_server import Admin, ApiServer, administered, define_pools, needed
-from tests.unit import claiming, kube_records
+from tests.unit import claiming_scenarios, kube_records
 from tests.unit import kube_fake as things
 
 pytestmark = needed
@@ -69,6 +69,9 @@ class Real:
             found[it["spec"]["cidr"]] = it["spec"]["node"], owners[0]["uid"]
         return found
 
+    async def put_block(self, cidr: str, node: str, pool: str) -> None:
+        await self._admin.make("podblocks", kube_records.block(cidr, node, pool))
+
     async def wipe(self) -> None:
         await self._admin.ask("DELETE", kube_records.BLOCKS)
 
@@ -92,7 +95,7 @@ async def cleared(server: ApiServer) -> AsyncIterator[Real]:
             await real.clear()
 
 
-@pytest.mark.parametrize("scenario", claiming.SCENARIOS, ids=lambda it: it.__name__)
+@pytest.mark.parametrize("scenario", claiming_scenarios.SCENARIOS, ids=lambda it: it.__name__)
 async def test_whatever_happens(server: ApiServer, scenario: Any, tmp_path: Path) -> None:
     async with cleared(server) as real:
         await scenario(real, tmp_path)

@@ -48,6 +48,9 @@ class Fake:
             found[it["spec"]["cidr"]] = it["spec"]["node"], owners[0]["uid"]
         return found
 
+    async def put_block(self, cidr: str, node: str, pool: str) -> None:
+        self.fake.put("podblocks", kube_records.block(cidr, node, pool))
+
     async def wipe(self) -> None:
         for key in list(self.fake.objects["podblocks"]):
             self.fake.remove("podblocks", key)

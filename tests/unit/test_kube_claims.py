@@ -10,13 +10,13 @@ from aiohttp import web
 from podwire.cni.errors import CniError, ErrorCode
 from podwire.model.objects import PodKey
 from podwire.sources import kube_claims
-from tests.unit import claiming, kube_records
+from tests.unit import claiming_scenarios, kube_records
 from tests.unit.claiming import agreed, at_work
 from tests.unit.claiming_fake import served
 from tests.unit.kube_fake import FakeApi, answering, hanging_up, namespace, node, saying
 
 
-@pytest.mark.parametrize("scenario", claiming.SCENARIOS, ids=lambda it: it.__name__)
+@pytest.mark.parametrize("scenario", claiming_scenarios.SCENARIOS, ids=lambda it: it.__name__)
 async def test_whatever_happens(scenario: Any, tmp_path: Path) -> None:
     fake = FakeApi()
     async with served(fake) as server:
