@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from immutables import Map
 
 from podwire.dataplane.nftables.layout import MOST_BACKENDS
+from podwire.ipam.own import own_addresses
 from podwire.ipam.pools import is_single, why_idle
 from podwire.ipam.usage import shortages, strays
 from podwire.model.addresses import Address, Family, Prefix, overlap, show_address
 from podwire.model.network import Frontend, HostPortKey, InternalKey, Slots
 from podwire.model.objects import NodeKey, PodBlockKey, ServiceKey
 from podwire.model.snapshot import Snapshot
-from podwire.nodes.own import own_addresses
 from podwire.nodes.routes import ways
 from podwire.services.frontends import owner, serving
 from podwire.services.room import lack

@@ -11,11 +11,11 @@ from podwire.controller import events as e
 from podwire.controller.snapshot import fold
 from podwire.controller.transaction import merge
 from podwire.dataplane.linux import rebuild
+from podwire.ipam.own import own_addresses
 from podwire.model.addresses import Address, parse_address, parse_prefix, show_address
 from podwire.model.network import AddressKey, Link, LinkKey, NeighbourKey, PodMAC, Route, RouteKey
 from podwire.model.objects import Attachment, AttachmentKey, PodKey
 from podwire.model.snapshot import EVERYTHING, Snapshot
-from podwire.nodes.own import own_addresses
 from podwire.pods import wiring
 from podwire.pods.names import link_of, mac_of, pod_mac
 from tests.unit import world

@@ -39,6 +39,7 @@ from podwire.controller.events import (
 )
 from podwire.controller.transaction import Transaction
 from podwire.ipam.claims import Wishes, due
+from podwire.ipam.own import own_addresses
 from podwire.model.addresses import Address, Prefix, family_of, parse_address, parse_prefix
 from podwire.model.objects import (
     Attachment,
@@ -54,7 +55,6 @@ from podwire.model.objects import (
     PodPoolKey,
 )
 from podwire.model.snapshot import Local, Snapshot
-from podwire.nodes.own import own_addresses
 from podwire.pods.readiness import obstacle
 from podwire.store.rows import Store
 from tests.unit import world

@@ -12,6 +12,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from podwire.ipam import pools
+from podwire.ipam.own import own_addresses
 from podwire.model.addresses import FAMILIES, Address, Prefix, overlap
 from podwire.model.homes import Home, Homes, in_range
 from podwire.model.objects import (
@@ -36,7 +37,6 @@ from podwire.model.objects import (
 )
 from podwire.model.room import Room
 from podwire.model.snapshot import Snapshot, Touched
-from podwire.nodes.own import own_addresses
 from podwire.nodes.routes import former_networks, underlays
 from podwire.services.backends import zone_of
 from podwire.services.frontends import (

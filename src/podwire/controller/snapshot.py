@@ -15,6 +15,7 @@ from podwire.controller import objects
 from podwire.controller.difference import Outcome
 from podwire.ipam import blocks
 from podwire.ipam.allocation import Given, Obstacle, Wish
+from podwire.ipam.own import own_addresses
 from podwire.model.addresses import Address, Prefix, family_of, show_address
 from podwire.model.network import EgressKey, Frontend, HostPortKey, IngressKey, LinkKey, RouteKey, Space, listed
 from podwire.model.objects import (
@@ -28,7 +29,7 @@ from podwire.model.objects import (
     ServiceKey,
 )
 from podwire.model.snapshot import EVERYTHING, UNKNOWN, Snapshot, Touched
-from podwire.nodes.own import own_addresses, remembered
+from podwire.nodes.own import remembered
 from podwire.pods import hostports
 from podwire.pods.names import interface_name, link_of, mac_of, shaper_of
 from podwire.pods.readiness import granted, taken_over

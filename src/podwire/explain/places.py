@@ -8,6 +8,7 @@ from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 from podwire import views
+from podwire.ipam.own import own_address_of
 from podwire.ipam.pools import pool_around
 from podwire.model.addresses import (
     Address,
@@ -22,7 +23,7 @@ from podwire.model.objects import AttachmentKey, NodeKey, PodKey
 from podwire.model.snapshot import Snapshot
 from podwire.nodes import routes
 from podwire.nodes.outside import unmasqueraded
-from podwire.nodes.own import LOOPBACKS, gateway_to, is_own, own_address_of
+from podwire.nodes.own import LOOPBACKS, gateway_to, is_own
 from podwire.pods.names import link_of
 
 
@@ -122,7 +123,7 @@ def _around(known: Places, blocks: Container[Prefix], address: Address) -> Prefi
 
 
 def own(now: Snapshot, family: Family) -> Address | None:
-    """The node's address on lo, of its first block of that family."""
+    """The node's address on lo, of that family."""
     return own_address_of(now, family)
 
 

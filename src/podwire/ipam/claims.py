@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from podwire.ipam import pools
+from podwire.ipam.own import own_addresses
 from podwire.ipam.pools import Source
 from podwire.ipam.room import free_blocks
 from podwire.ipam.usage import asked_for, block_around, strays, uses
@@ -61,9 +62,11 @@ class _Need(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A block that this node has, or takes. `lived`: pods have addresses of it."""
+    """A block that this node has, or takes. `turn`: its place in this node's order. `lived`: pods have addresses of
+    it."""
 
     pool: str
+    turn: int
     block: Prefix
     free: int
     lived: bool = False
@@ -80,10 +83,13 @@ def due(now: Snapshot, wishes: Wishes = NO_WISHES) -> Claims:
     needs = _needs(now, wishes)
     mine = [it for key in sorted(now.pools) for it in pools.sources_of(now, key.name)]
     mine += [it for claim in renew if (it := _as_source(now, claim)) is not None]
-    held = [_Held(it.source.pool, it.source.block, it.free, it.pods > 0) for it in uses(now, mine)]
+    held = [
+        _Held(it.source.pool, pools.turn(now, it.source.pool, it.source.block), it.source.block, it.free, it.pods > 0)
+        for it in uses(now, mine)
+    ]
     taken = _taken(now, needs, held, [it.cidr for it in renew])
     kept = _needed(needs, (*held, *taken))
-    kept |= _spares(needs, held, kept)
+    kept |= _spares(needs, held, kept) | _with_own_address(now, held)
     singles = (_single(now, address) for address in sorted(wishes.fixed))
     return Claims(
         tuple(Claim(it.block, it.pool) for it in taken if it in kept) + tuple(it for it in singles if it is not None),
@@ -133,7 +139,7 @@ def _taken(now: Snapshot, needs: Iterable[_Need], held: Iterable[_Held], more: l
             for block, free in free_blocks(now, name, need.family, (*more, *(it.block for it in found))):
                 if lack <= 0:
                     break
-                found.append(_Held(name, block, free))
+                found.append(_Held(name, pools.turn(now, name, block), block, free))
                 lack -= free
     return found
 
@@ -152,14 +158,20 @@ def _needed(needs: Iterable[_Need], held: Iterable[_Held]) -> set[_Held]:
 
 
 def _spares(needs: list[_Need], held: Iterable[_Held], kept: set[_Held]) -> set[_Held]:
-    """One empty block each, where there is one. What all pods get of comes first, and so keeps its first block, of
-    which the node's own address is."""
+    """One empty block each, where there is one. What all pods get of comes first, and serves others too."""
     found: set[_Held] = set()
     empty = sorted(it for it in held if it not in kept)
     for need in sorted(needs, key=lambda it: -len(it.names)):
         if not any(it.serves(need) for it in found):
             found.update([it for it in empty if it.free and it.serves(need)][:1])
     return found
+
+
+def _with_own_address(now: Snapshot, held: Iterable[_Held]) -> set[_Held]:
+    """Those of which the node's own addresses are, as long as pods live here: whoever was hidden behind one would lose
+    his connections."""
+    own = own_addresses(now) if now.attachments else ()
+    return {it for it in held if any(address in it.block for address in own)}
 
 
 def _given_back(now: Snapshot, kept: set[Prefix], wishes: Wishes) -> tuple[Prefix, ...]:

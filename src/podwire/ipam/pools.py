@@ -7,6 +7,7 @@ nobody knows whose the addresses are. A block of a single address is for a pod t
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha1
 
 from immutables import Map
 
@@ -121,7 +122,26 @@ def own_of(now: Snapshot, name: str) -> tuple[Prefix, ...]:
 def sources_of(now: Snapshot, name: str) -> tuple[Source, ...]:
     """The blocks of a pool that this node gives addresses from."""
     mine = (block for block in own_of(now, name) if not is_single(block))
-    return tuple(Source(it, name, reserved_in(now, it)) for it in mine if why_idle(now, it) is None)
+    found = (Source(it, name, reserved_in(now, it)) for it in mine if why_idle(now, it) is None)
+    return tuple(sorted(found, key=lambda it: (turn(now, it.pool, it.block), it)))
+
+
+def turn(now: Snapshot, name: str, block: Prefix) -> int:
+    """Where a block comes in the order in which this node takes those of a pool, which begins at a place of its own:
+    what it has taken first it fills first, and gives back last."""
+    pool = now.pools[PodPoolKey(name)]
+    length, before, place = pool.block_size(block.family), 0, 0
+    for cidr in (it for it in pool.cidrs if it.family == block.family):
+        if block.first in cidr:
+            distance = int.from_bytes(block.first, "big") - int.from_bytes(cidr.first, "big")
+            place = before + (distance >> block.family.bits - length)
+        before += 1 << length - cidr.length
+    return (place - begin(now, before)) % before if before else 0
+
+
+def begin(now: Snapshot, count: int) -> int:
+    """The number of the block, of so many, at which this node begins to look for free ones."""
+    return int.from_bytes(sha1(now.local.name.encode(), usedforsecurity=False).digest()[:8], "big") % count
 
 
 def why_idle(now: Snapshot, block: Prefix) -> str | None:

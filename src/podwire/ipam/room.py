@@ -8,10 +8,9 @@ ranges.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from hashlib import sha1
 
 from podwire.ipam import blocks
-from podwire.ipam.pools import cidrs_of, is_single
+from podwire.ipam.pools import begin, cidrs_of, is_single
 from podwire.model.addresses import Address, Family, Prefix
 from podwire.model.objects import PodPool, PodPoolKey
 from podwire.model.snapshot import Snapshot
@@ -50,8 +49,7 @@ def free_blocks(now: Snapshot, name: str, family: Family, more: Iterable[Prefix]
     occupied, held = _occupied(now, family, more), _held(now, family)
     length = pool.block_size(family)
     counts = [1 << length - cidr.length for cidr in cidrs]
-    start = int.from_bytes(sha1(now.local.name.encode(), usedforsecurity=False).digest()[:8], "big") % sum(counts)
-    at = 0
+    start, at = begin(now, sum(counts)), 0
     while start >= counts[at]:
         start -= counts[at]
         at += 1

@@ -18,6 +18,7 @@ from podwire.lab.workloads import PlannedPod, pods_of, replicas_of
 from podwire.model.addresses import show_address
 from podwire.model.objects import PodKey, Protocol, ServiceKey
 from podwire.sources.fields import Invalid
+from podwire.sources.kube_objects import POOLS
 from podwire.sources.kubernetes import translate
 from podwire.sources.near import nearest
 
@@ -29,7 +30,8 @@ _WORKLOADS = {
     "StatefulSet": "apps/v1",
     "DaemonSet": "apps/v1",
 }
-_PASSED_ON = {"Namespace": "v1", "EndpointSlice": "discovery.k8s.io/v1"}
+_PASSED_ON = {"Namespace": "v1", "EndpointSlice": "discovery.k8s.io/v1", "PodPool": POOLS, "PodBlock": POOLS}
+_CLUSTERED = ("Namespace", "Node", "PodPool", "PodBlock")
 _VERSIONS = {**_WORKLOADS, **_PASSED_ON, "Service": "v1"}
 
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # a DNS label (RFC 1123)
@@ -188,7 +190,9 @@ def _noting(mistakes: list[str], manifest: Manifest) -> Iterator[None]:
 def _line(manifest: Manifest, wrong: Invalid) -> str:
     metadata = manifest.data.get("metadata")
     named = metadata if isinstance(metadata, dict) else {}
-    key = ObjectKey(str(manifest.data.get("kind")), str(named.get("namespace") or "default"), str(named.get("name")))
+    kind = str(manifest.data.get("kind"))
+    namespace = "" if kind in _CLUSTERED else str(named.get("namespace") or "default")
+    key = ObjectKey(kind, namespace, str(named.get("name")))
     return f"{manifest.where(wrong.field)}: {key}: {wrong}"
 
 
@@ -235,7 +239,7 @@ def _key(data: Fields) -> ObjectKey:
     if not isinstance(metadata, dict):
         raise Invalid("metadata", "missing; expected at least a name")
     name = metadata.get("name")
-    clustered = kind in ("Namespace", "Node")
+    clustered = kind in _CLUSTERED
     namespace = "" if clustered else metadata.get("namespace") or "default"
     version = data.get("apiVersion")
     meant = nearest(str(version), kind, ((its, each) for each, its in _VERSIONS.items()))

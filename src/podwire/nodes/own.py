@@ -1,16 +1,15 @@
-"""What the node itself needs to carry pods: forwarding, its own address in each block, a way to the Services; and what
-it has to remember to go on without the cluster's objects. Pure.
+"""What the node itself needs to carry pods: forwarding, its own addresses, a way to the Services; and what it has to
+remember to go on without the cluster's objects. Pure.
 
-Invariants: the node's address of a block lies on lo, so that it lives as long as the node: it is what a pod of this
-node sees in the place of a client that has to be hidden, and the source where the node has no InternalIP. The route to
-the service ranges only lets a socket choose the source; no packet follows it, since a Service's address is rewritten
-first and any other is refused.
+Invariants: the node's own addresses lie on lo, so that they live as long as the node: they are what a pod of this node
+sees in the place of a client that has to be hidden, and the source where the node has no InternalIP. The route to the
+service ranges only lets a socket choose the source; no packet follows it, since a Service's address is rewritten first
+and any other is refused.
 """
 
 from typing import Any
 
-from podwire.ipam.blocks import own_address
-from podwire.ipam.pools import is_single, reserved_in
+from podwire.ipam.own import own_addresses
 from podwire.model.addresses import FAMILIES, Address, Family, family_of, parse_prefix
 from podwire.model.homes import Home
 from podwire.model.network import (
@@ -58,21 +57,6 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
     if now.whole:  # those of an older layout work until all that new ones ask for can be filled in
         tables |= {RulesKey(family): True for family in FAMILIES}
     return {"store": rows, "linux": linux, "nftables": tables}
-
-
-def own_addresses(now: Snapshot) -> tuple[Address, ...]:
-    """The node's own address of each of its blocks: no pod has it, and no node is reached by it. Not of those of which
-    another node has a part."""
-    taken = now.taken
-    mine = (it for it in now.blocks_of.get(now.local.key, ()) if not is_single(it) and it not in now.contested)
-    found = [own_address(block, taken) for block in now.node.pod_cidrs]
-    found += [own_address(block, taken, reserved_in(now, block)) for block in mine]
-    return tuple(dict.fromkeys(address for address in found if address is not None))
-
-
-def own_address_of(now: Snapshot, family: Family) -> Address | None:
-    """That of the node's first block of the family, a pod CIDR where it has one."""
-    return next((address for address in own_addresses(now) if family_of(address) == family), None)
 
 
 def gateway_to(node: Node | Home, family: Family) -> Address | None:

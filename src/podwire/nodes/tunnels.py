@@ -3,14 +3,15 @@
 Invariants: one device for each family of outer addresses that is used; it learns nothing and floods nothing. A node's
 device has the same MAC address on each of them, which follows from the node's name, so that nobody has to tell it. The
 next hop is a name for that MAC address: for IPv4 the block's first address, which nobody has, for IPv6 a link-local
-one, since the kernel refuses a gateway that some other route leads to. The device has the node's own addresses of its
-blocks, so that they are what the kernel puts in a client's place on the way into it.
+one, since the kernel refuses a gateway that some other route leads to. The device has the node's own addresses, so that
+they are what the kernel puts in a client's place on the way into it.
 """
 
 from collections.abc import Iterable
 from hashlib import sha1
 from typing import Any
 
+from podwire.ipam.own import own_address_of, own_addresses
 from podwire.model.addresses import FAMILIES, IPV4, Address, Family, Prefix, family_of
 from podwire.model.network import (
     TUNNEL_INDEX,
@@ -25,7 +26,7 @@ from podwire.model.network import (
 )
 from podwire.model.objects import NodeKey
 from podwire.model.snapshot import Snapshot
-from podwire.nodes.own import gateway_to, own_address_of, own_addresses
+from podwire.nodes.own import gateway_to
 
 
 def wiring(now: Snapshot, far: Iterable[tuple[NodeKey, Prefix, Address]]) -> dict[Any, Any]:
