@@ -137,7 +137,8 @@ class Claimer:
                 await self._chance.pause(backoff(self._failures - 1, self._chance.luck()))
             else:
                 await self._news(news)
-                await self._chance.pause(0.0 if self._hurried else REST)
+                urgent = self._hurried or self._claims(self._controller.snapshot).renew
+                await self._chance.pause(0.0 if urgent else REST)
 
     async def _news(self, news: "asyncio.Future[Happened]") -> None:
         """Until something has happened, or what was learnt is doubtful."""
