@@ -73,8 +73,9 @@ def model(now: Snapshot, client: Address | None, to: Frontend) -> str | dict[Bac
 
 
 def named(it: Service, port: Any, external: bool, node: Node) -> set[Frontend]:
-    if not external:
-        return {Frontend(address, port.protocol, port.port) for address in it.cluster_ips}
+    if not external:  # one that this node has itself is no Service's
+        mine = set(it.cluster_ips) - set(node.addresses)
+        return {Frontend(address, port.protocol, port.port) for address in mine}
     found = {Frontend(address, port.protocol, port.port) for address in (*it.external_ips, *it.balancer_ips)}
     for size in {len(address) for address in it.cluster_ips} if port.node_port else ():
         first = next((address for address in node.addresses if len(address) == size), None)

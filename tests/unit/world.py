@@ -162,7 +162,24 @@ changes = st.one_of(
     st.tuples(st.builds(NodeKey, st.sampled_from(("two", "three"))), st.none() | st.sampled_from(NODES)),
     st.tuples(service_cidr_keys, st.none() | st.sampled_from(CIDRS)),
 )
-kube_changes = st.builds(e.KubeStateChange, st.lists(changes, min_size=1, max_size=4).map(tuple))
+
+
+@st.composite
+def served(draw: st.DrawFn) -> tuple[tuple[Any, Any], ...]:
+    """A Service and a slice that has its ports: by chance two would seldom go together."""
+    key, service = draw(service_keys), draw(services.filter(lambda it: bool(it.ports and it.cluster_ips)))
+    ports = tuple(BackendPort(it.name, it.protocol, draw(st.sampled_from((8080, 9090)))) for it in service.ports)
+    some = tuple(draw(st.lists(members, min_size=1, max_size=5)))
+    return (key, service), (SliceKey("default", draw(st.sampled_from("xyz"))), BackendSlice(key, ports, some))
+
+
+kube_changes = st.builds(
+    e.KubeStateChange,
+    st.lists(st.one_of(changes.map(lambda it: (it,)), served()), min_size=1, max_size=4).map(
+        lambda parts: tuple(change for part in parts for change in part)
+    ),
+)
+"""Of one object only the last change of an event counts."""
 attachment_keys = st.builds(AttachmentKey, st.sampled_from(["s1", "s2", "s3", "s4", "s5", "s6"]), st.just("eth0"))
 HOST_PORTS = tuple(
     HostPort(address, protocol, port, 8080)
