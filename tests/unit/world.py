@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from podwire import agent
 from podwire.controller import events as e
@@ -19,7 +20,7 @@ from podwire.dataplane.linux import render as linux
 from podwire.dataplane.nftables import slots as nftables
 from podwire.ipam.allocation import NOTHING, Wish
 from podwire.model.addresses import FAMILIES, Address, Prefix, parse_address, parse_prefix, parse_range
-from podwire.model.network import Frontend, HostPortKey, Slots
+from podwire.model.network import Frontend, HostPortKey, Link, Slots
 from podwire.model.objects import (
     AttachmentKey,
     BackendPort,
@@ -312,11 +313,13 @@ def transaction(drivers: tuple[Memory, ...]) -> Transaction:
 
 
 def contents(drivers: tuple[Memory, ...]) -> dict[str, dict[Any, Any]]:
-    """What the networks hold, with a frontend's backends counted: positions may differ."""
-    return {
-        driver.name: {
-            key: (Counter(value.backends) - Counter((None,)), value.kind) if isinstance(value, Slots) else value
-            for key, value in driver.held.items()
-        }
-        for driver in drivers
-    }
+    """What the networks hold, but for what drivers leave as they find it."""
+    return {driver.name: {key: _told(value) for key, value in driver.held.items()} for driver in drivers}
+
+
+def _told(value: Any) -> Any:
+    """A frontend's backends counted, since their positions may differ; a link without the setting that others in the
+    plugins' chain may need."""
+    if isinstance(value, Slots):
+        return Counter(value.backends) - Counter((None,)), value.kind
+    return replace(value, localnet=False) if isinstance(value, Link) else value
