@@ -18,8 +18,8 @@ class Controller(Protocol):
     @property
     def snapshot(self) -> Snapshot: ...
 
-    def next_record(self) -> asyncio.Future[Any]:
-        """Done when the next event has ended."""
+    def next_of_pods(self) -> asyncio.Future[Any]:
+        """Done when the next event has ended that may concern pods."""
 
 
 OVER = 5
@@ -35,7 +35,7 @@ async def tell(controller: Controller, rest: float = REST) -> NoReturn:
     told: dict[tuple[str, str], str] = {}
     before: tuple[object, ...] = ()
     while True:
-        ended, now = controller.next_record(), controller.snapshot
+        ended, now = controller.next_of_pods(), controller.snapshot
         seen = now.ledger, now.nodes, now.pools, now.blocks
         if len(before) != len(seen) or any(one is not other for one, other in zip(before, seen, strict=True)):
             before, told = seen, _told(now, told)

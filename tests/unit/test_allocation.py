@@ -248,7 +248,7 @@ def test_addresses_that_run_short_are_told_once_and_when_it_is_over(caplog: pyte
             self.snapshot = known({ONE: Node((parse_prefix("10.9.0.0/28"),))})
             self.readers: list[asyncio.Future[Any]] = []
 
-        def next_record(self) -> asyncio.Future[Any]:
+        def next_of_pods(self) -> asyncio.Future[Any]:
             self.readers.append(asyncio.get_running_loop().create_future())
             return self.readers[-1]
 
@@ -283,7 +283,7 @@ async def test_many_pods_in_a_row_are_one_look_for_shortages() -> None:
             looks += 1
             return known({ONE: Node((parse_prefix("10.9.0.0/28"),))}, pods(f"10.9.0.{looks + 1}"))
 
-        def next_record(self) -> asyncio.Future[Any]:
+        def next_of_pods(self) -> asyncio.Future[Any]:
             return events
 
     events.set_result(None)  # there is always one more

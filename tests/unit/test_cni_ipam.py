@@ -55,7 +55,7 @@ class Told(Fake):
         super().__init__(Snapshot(Local("one", mtu=1450)))
         self.readers: list[asyncio.Future[Any]] = []
 
-    def next_record(self) -> asyncio.Future[Any]:
+    def next_of_pods(self) -> asyncio.Future[Any]:
         self.readers.append(asyncio.get_running_loop().create_future())
         return self.readers[-1]
 

@@ -14,6 +14,7 @@ from podwire.controller.difference import Scope
 from podwire.controller.events import (
     AddPod,
     DeletePod,
+    Event,
     KubeStateChange,
     Refusal,
     Resync,
@@ -22,7 +23,7 @@ from podwire.controller.events import (
 )
 from podwire.controller.loop import Controller
 from podwire.model.network import Frontend
-from podwire.model.objects import AttachmentKey, NodeKey, PodKey
+from podwire.model.objects import AttachmentKey, NodeKey, PodKey, ServiceKey, SliceKey
 from podwire.model.snapshot import Touched
 from podwire.pods import wiring
 from tests.unit import world
@@ -153,6 +154,30 @@ async def test_a_bug_beside_an_event_costs_no_answer_and_no_later_event(
     assert (await bench.controller.submit(ADD)).error is None
     assert (await waiting).event == str(ADD)
     assert await bench.controller.verify() == {}
+
+
+SERVICE, SLICE = ServiceKey("default", "web"), SliceKey("default", "web-1")
+
+
+@pytest.mark.parametrize(
+    ("event", "concerned"),
+    [
+        pytest.param(KubeStateChange(((SERVICE, None), (SLICE, None))), False, id="a Service and its slice"),
+        pytest.param(KubeStateChange(((SERVICE, None), (NodeKey("far"), None))), True, id="a node beside it"),
+        pytest.param(KubeStateChange(((PodKey("default", "a"), None),)), True, id="a pod"),
+        pytest.param(KubeStateChange(()), True, id="nothing"),
+        pytest.param(Resync(ResyncReason.ON_DEMAND), True, id="a resync"),
+        pytest.param(ADD, True, id="an ADD"),
+    ],
+)
+async def test_who_looks_after_pods_hears_of_no_event_of_services_alone(
+    bench: Bench, event: Event, concerned: bool
+) -> None:
+    every, of_pods = bench.controller.next_record(), bench.controller.next_of_pods()
+    await bench.controller.submit(event)
+    assert (every.done(), of_pods.done()) == (True, concerned)
+    await bench.controller.submit(DeletePod(KEY))
+    assert (await of_pods).event == (str(event) if concerned else str(DeletePod(KEY)))
 
 
 async def test_what_cannot_be_told_is_a_record_that_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

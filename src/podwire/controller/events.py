@@ -20,6 +20,8 @@ from podwire.model.objects import (
     Object,
     ObjectKey,
     PodKey,
+    ServiceKey,
+    SliceKey,
     Value,
 )
 
@@ -171,6 +173,11 @@ class KubeStateChange(Event, frozen=True):
     """Objects of the cluster came, changed or (None) went; all in one transaction."""
 
     changes: tuple[tuple[ObjectKey, Object | None], ...]
+
+    @property
+    def of_services_alone(self) -> bool:
+        """Whether no pod, node or pool is concerned, as by most changes of a cluster."""
+        return bool(self.changes) and all(isinstance(key, ServiceKey | SliceKey) for key, _ in self.changes)
 
     def __str__(self) -> str:
         shown = [f"{key}{'' if value is not None else ' removed'}" for key, value in self.changes[:_SHOWN]]

@@ -22,6 +22,7 @@ from podwire.controller.events import (
     DeletePod,
     Disturbed,
     Event,
+    KubeStateChange,
     PodWired,
     Refusal,
     Refused,
@@ -62,6 +63,14 @@ def _guarded(beside: Callable[[Result], None], result: Result) -> None:
         log.exception("internal error beside %s", type(result.event).__name__)
 
 
+def _one_more(
+    readers: list[asyncio.Future[Record]],
+) -> tuple[asyncio.Future[Record], list[asyncio.Future[Record]]]:
+    """A new one, and all that wait."""
+    reader: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
+    return reader, [*(each for each in readers if not each.done()), reader]  # some have stopped waiting
+
+
 class Controller:
     def __init__(self, snapshot: Snapshot, transaction: Transaction, clock: Callable[[], float] = time.time) -> None:
         self.snapshot = snapshot
@@ -78,6 +87,7 @@ class Controller:
         self._requests: deque[tuple[Event, Answer]] = deque()
         self._follow_ups: deque[tuple[Event, Answer]] = deque()
         self._readers: list[asyncio.Future[Record]] = []
+        self._readers_of_pods: list[asyncio.Future[Record]] = []
         self._wake = asyncio.Event()
         self._network = asyncio.Lock()
         self._failures: dict[str, int] = {}
@@ -137,8 +147,12 @@ class Controller:
 
     def next_record(self) -> asyncio.Future[Record]:
         """The record of the next event that ends."""
-        reader: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
-        self._readers = [*(each for each in self._readers if not each.done()), reader]  # some have stopped waiting
+        reader, self._readers = _one_more(self._readers)
+        return reader
+
+    def next_of_pods(self) -> asyncio.Future[Record]:
+        """That of the next one that may concern pods, nodes or pools: not of Services alone, as most events are."""
+        reader, self._readers_of_pods = _one_more(self._readers_of_pods)
         return reader
 
     async def run(self) -> None:
@@ -193,6 +207,8 @@ class Controller:
             return
         record = self.history.add(result, self._clock())
         readers, self._readers = self._readers, []
+        if not (isinstance(result.event, KubeStateChange) and result.event.of_services_alone):
+            readers, self._readers_of_pods = readers + self._readers_of_pods, []
         for reader in readers:
             if not reader.done():
                 reader.set_result(record)

@@ -42,7 +42,7 @@ class Controller(Protocol):
     @property
     def snapshot(self) -> Snapshot: ...
 
-    def next_record(self) -> asyncio.Future[Any]: ...
+    def next_of_pods(self) -> asyncio.Future[Any]: ...
 
 
 async def obtain(leases: Leases, key: AttachmentKey, told: Delegation) -> IpamResult:
@@ -167,7 +167,7 @@ async def keep_giving_back(leases: Leases, controller: Controller) -> None:
 
 async def _any(leases: Leases, controller: Controller, seconds: float | None) -> None:
     """Until something may be due."""
-    due, news = asyncio.create_task(leases.due.wait()), controller.next_record()
+    due, news = asyncio.create_task(leases.due.wait()), controller.next_of_pods()
     try:
         await asyncio.wait((due, news), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:

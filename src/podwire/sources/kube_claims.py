@@ -123,7 +123,7 @@ class Claimer:
     async def run(self) -> None:
         """Never returns."""
         while True:
-            news = self._controller.next_record()
+            news = self._controller.next_of_pods()
             self._stirred.clear()
             self._hurried = False
             self._begun += 1

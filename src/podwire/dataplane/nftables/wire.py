@@ -47,6 +47,8 @@ def verdict(code: int, chain: str) -> bytes:
 
 
 def messages(family: Family, name: str, elements: list[bytes], delete: bool = False) -> list[Message]:
+    if not elements:
+        return []
     found: list[Message] = []
     head_of_all = _to(family, name)
     part: list[bytes] = []
@@ -57,7 +59,7 @@ def messages(family: Family, name: str, elements: list[bytes], delete: bool = Fa
             part, size = [], 0
         part.append(element)
         size += len(element)
-    return [*found, message(head_of_all, part, delete)] if part else found
+    return [*found, message(head_of_all, part, delete)]
 
 
 @lru_cache(maxsize=256)
