@@ -55,7 +55,7 @@ nodes = st.builds(
 
 def _direct(now: Snapshot, node: Node, address: Address) -> bool:
     """Whether the node's pods, and so the way back from it, are reached without VXLAN."""
-    way = routes.way_to(now, node, family_of(address))
+    way = routes.way_to(now)(node, family_of(address))
     return isinstance(way, routes.Way) and not way.vxlan
 
 

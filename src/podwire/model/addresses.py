@@ -202,7 +202,11 @@ def parse_host_port(text: str) -> tuple[Address, int]:
 def disjoint(prefixes: Iterable[Prefix]) -> tuple[Prefix, ...]:
     """The same addresses without overlaps: each range once, IPv4 first, none that lies in another."""
     kept: list[Prefix] = []
+    size, end = 0, 0
     for prefix in sorted(prefixes, key=lambda each: (len(each.first), each.first, each.length)):
-        if not kept or prefix.first not in kept[-1]:  # a wider one with the same first address came before it
+        number = int.from_bytes(prefix.first, "big")
+        if len(prefix.first) != size or number > end:  # a wider one with the same first address came before it
             kept.append(prefix)
+            size = len(prefix.first)
+            end = number + (1 << size * 8 - prefix.length) - 1
     return tuple(kept)

@@ -8,9 +8,10 @@ router in between; and of what another node says of itself nothing beyond that l
 of it has one range, all.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from podwire.model.addresses import FAMILIES, Address, Prefix, disjoint, family_of
+from podwire.model.addresses import FAMILIES, Address, Family, Prefix, disjoint, family_of
 from podwire.model.network import UnmasqueradedKey
 from podwire.model.objects import Node
 from podwire.model.snapshot import Snapshot, Touched
@@ -27,8 +28,8 @@ def unmasqueraded(now: Snapshot) -> tuple[Prefix, ...]:
     """Where pods' addresses are kept, without overlaps; beside this node's own pods."""
     if not now.local.masquerade:
         return tuple(Prefix(Address(bytes(family.size)), 0) for family in FAMILIES)
-    nodes = now.nodes.values()
-    neighbours = (address for node in nodes for address in node.addresses if _comes_back(now, node, address))
+    to, nodes = way_to(now), now.nodes.values()
+    neighbours = (it for node in nodes for it in node.addresses if on_link(now, it) and _comes_back(to, node, it))
     return disjoint(
         (
             *now.local.unmasqueraded,
@@ -39,9 +40,7 @@ def unmasqueraded(now: Snapshot) -> tuple[Prefix, ...]:
     )
 
 
-def _comes_back(now: Snapshot, node: Node, address: Address) -> bool:
-    """Whether a node answers a pod from that address, without a router and without VXLAN in between."""
-    if not on_link(now, address):
-        return False
-    way = way_to(now, node, family_of(address))
+def _comes_back(to: Callable[[Node, Family], Way | str], node: Node, address: Address) -> bool:
+    """Whether a node on a link with this one answers a pod from that address without VXLAN in between."""
+    way = to(node, family_of(address))
     return isinstance(way, Way) and not way.vxlan

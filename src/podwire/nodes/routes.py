@@ -9,7 +9,7 @@ InternalIPs, and whether they are in one network; never other addresses of this 
 at the moment. Nodes are few: what one of them changes is decided for all.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -98,15 +98,15 @@ def _ways(*parts: _Same) -> Ways:
 
 
 def _each(now: Snapshot) -> Iterator[tuple[NodeKey, Prefix, Way | str]]:
-    here, mine = _here(now), now.home(now.local.key)
+    here, lost = _here(now), _lost(now, now.home(now.local.key))
     given: dict[Prefix, NodeKey] = {}
     begins: dict[Address, NodeKey] = {}
     for key in now.inhabited:
         home = now.home(key) if key != now.local.key else NO_HOME
         to = {family: _way_to(now, here, home, family) for family in {block.family for block in home.blocks}}
         for block in home.blocks:
-            if (lost := _lost(now, mine, block, block.last)) is not None:
-                yield key, block, f"{lost} lies in it"
+            if (part := lost(block, block.last)) is not None:
+                yield key, block, f"{part} lies in it"
                 continue
             way = to[block.family]
             if isinstance(way, str):
@@ -124,9 +124,10 @@ def _each(now: Snapshot) -> Iterator[tuple[NodeKey, Prefix, Way | str]]:
                 yield key, block, way
 
 
-def way_to(now: Snapshot, node: Node | Home, family: Family) -> Way | str:
-    """How another node's pods of that family are reached, whatever their blocks; or in words why not."""
-    return _way_to(now, _here(now), node, family)
+def way_to(now: Snapshot) -> Callable[[Node, Family], Way | str]:
+    """How another node's pods of a family are reached, whatever their blocks; or in words why not."""
+    here = _here(now)
+    return lambda node, family: _way_to(now, here, node, family)
 
 
 def _here(now: Snapshot) -> _Here:
@@ -190,21 +191,25 @@ def _unfit(now: Snapshot, node: Home, block: Prefix, way: Way) -> str | None:
     return None
 
 
-def _lost(now: Snapshot, here: Home, block: Prefix, last: Address) -> str | None:
-    """What of this node a route for the block would lead away. Of a wider one than its own nothing: its pods have
-    longer routes. Of a single address nothing but that, which is reserved: the rest of the pool's block is not led
-    away. Addresses of one family are ordered as bytes."""
-    single = block.length == block.family.bits
-    if single and last in now.ledger:
-        return "a pod of this node"
-    for mine in here.pod_cidrs if single else here.blocks:
-        if mine.length <= block.length and len(mine.first) == len(last) and mine.first <= last <= mine.last:
-            part = "" if mine == block else "part of "
-            return f"{part}this node's {here.called(mine)}"
-    for address in here.addresses:
-        if len(address) == len(last) and block.first <= address <= last:
-            return f"this node's address {show_address(address)}"
-    return None
+def _lost(now: Snapshot, here: Home) -> Callable[[Prefix, Address], str | None]:
+    """What of this node a route for a block, by that and its last address, would lead away. Of a wider one than its own
+    nothing: its pods have longer routes. Of a single address nothing but that, which is reserved: the rest of the
+    pool's block is not led away. Addresses of one family are ordered as bytes."""
+    cidrs, blocks = ([(it.first, it.last, it) for it in some] for some in (here.pod_cidrs, here.blocks))
+
+    def lost(block: Prefix, last: Address) -> str | None:
+        single = block.length == len(last) * 8
+        if single and last in now.ledger:
+            return "a pod of this node"
+        for first, end, mine in cidrs if single else blocks:
+            if mine.length <= block.length and len(first) == len(last) and first <= last <= end:
+                return f"{'' if mine == block else 'part of '}this node's {here.called(mine)}"
+        for address in here.addresses:
+            if len(address) == len(last) and block.first <= address <= last:
+                return f"this node's address {show_address(address)}"
+        return None
+
+    return lost
 
 
 def on_link(now: Snapshot, address: Address) -> bool:
