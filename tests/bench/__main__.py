@@ -39,6 +39,7 @@ GOALS = {
     "cni_add_growth_200": 1.2,
     "pod_to_pod_rr_ratio_veth": 0.95,
     "pod_to_pod_throughput_ratio_veth": 0.95,
+    "lb_allocate_growth_10000": 1.5,
 }
 OURS, THEIRS = planes.Podwire.name, planes.KubeProxy.name
 Sample = dict[str, Any]
@@ -249,11 +250,24 @@ def pods(bench: Bench) -> None:
     )
 
 
+def balancers(bench: Bench) -> None:
+    few, many = bench.plan.sizes[0], bench.plan.sizes[-1]
+    if not bench.wanted("lb_allocate_"):
+        return
+    bench.say(f"addresses for {few} and {many} Services of type LoadBalancer")
+    found = bench.sample("balancers", bench.plan.packet_rounds, few, many)
+    bench.add(
+        ratio(f"lb_allocate_growth_{many}", found["many"], found["few"], f"a Service of {many} against one of {few}"),
+        figure(f"lb_allocate_us_{many}", found["many"], "µs"),
+        figure(f"lb_allocate_held_us_{many}", found["many_held"], "µs"),
+    )
+
+
 def _each(samples: list[Sample], name: str) -> list[float]:
     return [float(it[name]) for it in samples]
 
 
-PARTS: tuple[Callable[[Bench], None], ...] = (services, packets, between_pods, affinity, pods)
+PARTS: tuple[Callable[[Bench], None], ...] = (services, packets, between_pods, affinity, pods, balancers)
 
 
 def main() -> None:
