@@ -40,6 +40,13 @@ def foreign(key: RouteKey) -> Notice:
     return Notice(rt.NEWROUTE, bytes(body), None)
 
 
+def local(key: RouteKey, nsid: int) -> Notice:
+    """A route in the kernel's table of local addresses, of our protocol, as a pod's own address has one."""
+    body = bytearray(added(key).body)
+    body[4] = rt.LOCAL_TABLE
+    return Notice(rt.NEWROUTE, bytes(body), nsid)
+
+
 def setting(family: int, index: int, forwarding: int) -> Notice:
     body = bytes((family, 0, 0, 0)) + b"".join(pack("=HHi", 8, kind, v) for kind, v in ((1, index), (2, forwarding)))
     return Notice(rt.NEWNETCONF, body, None)
@@ -73,6 +80,7 @@ def test_the_last_notice_of_a_key_counts(key: Any, way: str, held: bool, named: 
         pytest.param(deleted(ROUTE), {ROUTE: UNKNOWN}, set(), id="what failed is read anyway"),
         pytest.param(deleted(WITHIN, nsid=4), {WITHIN: Route(9)}, {WITHIN}, id="in a pod's namespace"),
         pytest.param(deleted(WITHIN, nsid=5), {WITHIN: Route(9)}, set(), id="in a namespace that is no pod's"),
+        pytest.param(local(WITHIN, 4), {}, set(), id="a route in the table of local addresses"),
         pytest.param(setting(2, -1, 0), {}, {SysctlKey("net/ipv4/ip_forward")}, id="forwarding off"),
         pytest.param(setting(10, -1, 0), {}, {SysctlKey("net/ipv6/conf/all/forwarding")}, id="IPv6 forwarding off"),
         pytest.param(setting(2, -1, 1), {}, set(), id="forwarding on"),

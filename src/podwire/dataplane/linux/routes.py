@@ -151,6 +151,8 @@ def address_of(space: str, body: bytes) -> tuple[AddressKey, bool] | None:
 
 def route_of(space: str, body: bytes) -> tuple[RouteKey, Route] | None:
     family, length, tos, kind = body[0], body[1], body[3], body[7]
+    if body[4] == LOCAL_TABLE:  # most of what is told of a new pod; no need to look closer
+        return None
     seen = attrs(body, 12)
     table = unpack_from("=I", seen[15])[0] if 15 in seen else body[4]
     if family not in FAMILY_NUMBERS or (table != MAIN_TABLE and (not space or table < FIRST_INDEX)):
