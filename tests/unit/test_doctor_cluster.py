@@ -110,6 +110,23 @@ async def test_what_is_odd_about_a_node_costs_no_more_than_itself(
     assert (fact.pod_cidrs, fact.addresses) == (value.pod_cidrs, value.addresses)
 
 
+async def test_pools_and_blocks_are_read_where_there_are_any(tmp_path: Path) -> None:
+    fake = FakeApi()
+    fake.put("nodes", node("one"))
+    fake.put("podpools", {"metadata": {"name": "web"}, "spec": {"cidrs": ["10.5.0.0/16", "fd05::/56"]}})
+    fake.put("podpools", {"metadata": {"name": "odd"}, "spec": {"cidrs": ["10.5.0.1/16"]}})
+    for cidr, name in (("10.5.0.64/26", "one"), ("10.5.0.0/26", "one"), ("10.5.0.128/26", "two")):
+        spec = {"cidr": cidr, "pool": "web", "node": name}
+        fake.put("podblocks", {"metadata": {"name": cidr.replace("/", "-")}, "spec": spec})
+    async with fake.served() as server:
+        _, found = await ask(configured(tmp_path, server))
+    assert isinstance(found, Cluster)
+    assert {name: tuple(map(str, cidrs)) for name, cidrs in found.pools.items()} == {
+        "web": ("10.5.0.0/16", "fd05::/56")
+    }
+    assert tuple(map(str, found.nodes["one"].pool_blocks)) == ("10.5.0.0/26", "10.5.0.64/26")
+
+
 async def test_an_odd_range_costs_no_other(tmp_path: Path) -> None:
     fake = FakeApi()
     spec = {"cidrs": ["127.0.0.0/24", "fd97::/112"]}

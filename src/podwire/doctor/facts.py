@@ -227,15 +227,24 @@ class Api(Struct, frozen=True):
 
 
 class NodeFact(Struct, frozen=True):
+    """`pool_blocks`: what it has of pools, sorted."""
+
     pod_cidrs: tuple[Prefix, ...]
     addresses: tuple[Address, ...]
+    pool_blocks: tuple[Prefix, ...] = ()
+
+    @property
+    def blocks(self) -> tuple[Prefix, ...]:
+        return (*self.pod_cidrs, *self.pool_blocks)
 
 
 class Cluster(Struct, frozen=True):
-    """From wherever the agent has its objects. `service_cidrs`: of the cluster and of the configuration."""
+    """From wherever the agent has its objects. `service_cidrs`: of the cluster and of the configuration. `pools`: the
+    ranges of PodPools by name; none where only the name is known."""
 
     nodes: Mapping[str, NodeFact]
     service_cidrs: tuple[Prefix, ...] = ()
+    pools: Mapping[str, tuple[Prefix, ...]] = {}
 
 
 # --- CNI ---------------------------------------------------------------------------------------
@@ -332,7 +341,7 @@ class Facts(Struct, frozen=True):
     def blocks(self) -> tuple[Prefix, ...]:
         """The node's own pod ranges, as far as known."""
         if isinstance(self.cluster, Cluster) and self.setup.node in self.cluster.nodes:
-            return self.cluster.nodes[self.setup.node].pod_cidrs
+            return self.cluster.nodes[self.setup.node].blocks
         return ()
 
     @property

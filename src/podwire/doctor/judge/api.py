@@ -143,15 +143,20 @@ def node(facts: Facts) -> Iterator[Judgement]:
 
 def _node(cluster: Cluster, name: str) -> Iterator[Judgement]:
     it = cluster.nodes[name]
-    if not it.pod_cidrs:
+    if not it.pod_cidrs and cluster.pools:
+        blocks = f"{len(it.pool_blocks)} block{'' if len(it.pool_blocks) == 1 else 's'}"
+        yield ok(f"node {name}: no spec.podCIDRs, {blocks} of the pools {', '.join(sorted(cluster.pools))}")
+    elif not it.pod_cidrs:
         yield wrong(
             f"node {name} has no spec.podCIDRs: no pod can get an address",
-            "kube-controller-manager: --allocate-node-cidrs --cluster-cidr=RANGE (kubeadm: --pod-network-cidr)",
+            "kube-controller-manager: --allocate-node-cidrs --cluster-cidr=RANGE (kubeadm: --pod-network-cidr), or a "
+            "PodPool",
         )
         return
-    yield ok(f"node {name}: {', '.join(map(str, it.pod_cidrs))}")
+    else:
+        yield ok(f"node {name}: {', '.join(map(str, it.pod_cidrs))}")
     missing = sorted(
-        block.family.name for block in it.pod_cidrs if not any(len(own) == len(block.first) for own in it.addresses)
+        {block.family.name for block in it.blocks if not any(len(own) == len(block.first) for own in it.addresses)}
     )
     if missing and len(cluster.nodes) > 1:
         yield warning(

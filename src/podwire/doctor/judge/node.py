@@ -86,14 +86,17 @@ def overlaps(facts: Facts) -> Iterator[Judgement]:
         yield unseen(cluster)
         return
     own = cluster.nodes.get(facts.setup.node)
-    blocks = own.pod_cidrs if own is not None else ()
+    blocks = own.blocks if own is not None else ()
     found = [
         *_with_addresses(facts, cluster, blocks),
         *_with_services(cluster),
-        *_with_nodes(facts, cluster, blocks),
+        *_with_nodes(facts, cluster, own.pod_cidrs if own is not None else ()),
+        *_of_pools(cluster),
         *_with_routes(facts, cluster),
     ]
-    yield from found or [ok(f"{len(cluster.nodes)} nodes' pod ranges and {len(cluster.service_cidrs)} Service ranges")]
+    pools = f", {len(cluster.pools)} pools" if cluster.pools else ""
+    counts = f"{len(cluster.nodes)} nodes' pod ranges{pools} and {len(cluster.service_cidrs)} Service ranges"
+    yield from found or [ok(counts)]
 
 
 _RENUMBER = "give the cluster other ranges (kubeadm: --pod-network-cidr, --service-cidr), or this network others"
@@ -133,12 +136,29 @@ def _with_nodes(facts: Facts, cluster: Cluster, blocks: tuple[Prefix, ...]) -> I
                     )
 
 
+def _of_pools(cluster: Cluster) -> Iterator[Judgement]:
+    """A pool that lies where somebody else does is not used."""
+    others = {range_: f"the Service range {range_}" for range_ in cluster.service_cidrs}
+    for name, node in sorted(cluster.nodes.items()):
+        others |= {block: f"the pod range {block} of node {name}" for block in node.pod_cidrs}
+        for address in node.addresses:
+            others[Prefix(address, len(address) * 8)] = f"node {name}'s address {show_address(address)}"
+    for name, cidrs in sorted(cluster.pools.items()):
+        for cidr in cidrs:
+            met = [words for range_, words in sorted(others.items()) if _meet(cidr, range_)]
+            if met:
+                fix = f"kubectl edit podpool {name}    # with other ranges"
+                yield wrong(f"the range {cidr} of pool {name} overlaps {met[0]}: the pool is not used", fix)
+        others |= {cidr: f"{cidr} of pool {name}" for cidr in cidrs}
+
+
 def _with_routes(facts: Facts, cluster: Cluster) -> Iterator[Judgement]:
     """Routes of others within the cluster's ranges, or around them (but for the default route)."""
     ranges = {
         block: f"pod range {block} of node {name}" for name, it in cluster.nodes.items() for block in it.pod_cidrs
     }
     ranges |= {range_: f"Service range {range_}" for range_ in cluster.service_cidrs}
+    ranges |= {cidr: f"range {cidr} of pool {name}" for name, cidrs in cluster.pools.items() for cidr in cidrs}
     # The kernel makes a route of its own to each IPv6 address.
     own = {Prefix(held.address, len(held.address) * 8) for held in facts.network.addresses if held.ours}
     for route in facts.network.routes:

@@ -23,19 +23,38 @@ from podwire.doctor.findings import Unseen
 from podwire.doctor.judge.api import RIGHTS
 from podwire.doctor.read.certificate import NotACertificate, ends, from_pem
 from podwire.model.addresses import Prefix, disjoint
-from podwire.model.objects import Node, NodeKey, Object, ObjectKey, ServiceCIDR
+from podwire.model.objects import (
+    Node,
+    NodeKey,
+    Object,
+    ObjectKey,
+    PodBlock,
+    PodBlockKey,
+    PodPool,
+    PodPoolKey,
+    ServiceCIDR,
+)
 from podwire.sources import kube_credentials, manifests
 from podwire.sources.fields import Invalid
 from podwire.sources.kube_api import Api, ApiError
 from podwire.sources.kube_config import Access, KubeConfigError, read_access
 from podwire.sources.kube_credentials import Credentials, CredentialsError
+from podwire.sources.kube_objects import POOLS
 from podwire.sources.kubernetes import translate
 
 SECONDS = 10.0
 """For one question."""
 _NODES, _RANGES = "/api/v1/nodes", "/apis/networking.k8s.io/v1/servicecidrs"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_KINDS = {_NODES: ("v1", "Node"), _RANGES: ("networking.k8s.io/v1", "ServiceCIDR")}
+_POOLS, _BLOCKS = "/apis/podwire.io/v1alpha1/podpools", "/apis/podwire.io/v1alpha1/podblocks"
+_KINDS = {
+    _NODES: ("v1", "Node"),
+    _RANGES: ("networking.k8s.io/v1", "ServiceCIDR"),
+    _POOLS: (POOLS, "PodPool"),
+    _BLOCKS: (POOLS, "PodBlock"),
+}
+_OPTIONAL = (_RANGES, _POOLS, _BLOCKS)
+"""An older Kubernetes has none, or a cluster without our own kinds, or they are not for us to see."""
 _PAGE = 500
 
 
@@ -53,13 +72,20 @@ def read(config: Config | None) -> tuple[ApiFact | Unseen, Cluster | Unseen]:
 
 
 def cluster(objects: Mapping[ObjectKey, Object], service_cidrs: Iterable[Prefix]) -> Cluster:
+    blocks: dict[str, list[Prefix]] = {}
+    for key, it in objects.items():
+        if isinstance(key, PodBlockKey) and isinstance(it, PodBlock):
+            blocks.setdefault(it.node, []).append(key.cidr)
     nodes = {
-        key.name: NodeFact(it.pod_cidrs, it.addresses)
+        key.name: NodeFact(it.pod_cidrs, it.addresses, tuple(sorted(blocks.get(key.name, ()))))
         for key, it in objects.items()
         if isinstance(key, NodeKey) and isinstance(it, Node)
     }
+    pools = {
+        key.name: it.cidrs for key, it in objects.items() if isinstance(key, PodPoolKey) and isinstance(it, PodPool)
+    }
     ranges = [range_ for it in objects.values() if isinstance(it, ServiceCIDR) for range_ in it.prefixes]
-    return Cluster(nodes, disjoint((*service_cidrs, *ranges)))
+    return Cluster(nodes, disjoint((*service_cidrs, *ranges)), dict(sorted(pools.items())))
 
 
 # --- the API -----------------------------------------------------------------------------------
@@ -178,7 +204,7 @@ async def _allowed(api: Api, right: Right) -> bool:
 async def _cluster(api: Api, config: Config) -> Cluster | Unseen:
     objects: dict[ObjectKey, Object] = {}
     try:
-        for path in (_NODES, _RANGES):
+        for path in _KINDS:
             async with asyncio.timeout(SECONDS):
                 objects |= await _listed(api, path)
     except TimeoutError:
@@ -197,7 +223,7 @@ async def _listed(api: Api, path: str) -> dict[ObjectKey, Object]:
         try:
             page: dict[str, Any] = msgspec.json.decode(await api.get(path, query), type=dict[str, Any])
         except ApiError as error:
-            if path == _RANGES and error.status in (403, 404):  # older than Kubernetes 1.33, or not for us
+            if path in _OPTIONAL and error.status in (403, 404):
                 return found
             raise
         version, kind = _KINDS[path]

@@ -81,4 +81,5 @@ def _as_told(setup: Setup, it: Agent) -> Setup:
 def _told(it: Agent) -> Cluster:
     """What an agent says of its cluster, where no configuration leads to it."""
     blocks = tuple(parse_prefix(block.range) for block in it.status.pod_cidrs)
-    return Cluster({it.status.node: NodeFact(blocks, ())}, tuple(map(parse_prefix, it.status.service_cidrs)))
+    pools = {each.pool: () for each in it.status.pools if each.pool}
+    return Cluster({it.status.node: NodeFact(blocks, ())}, tuple(map(parse_prefix, it.status.service_cidrs)), pools)
