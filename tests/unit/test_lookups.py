@@ -17,7 +17,7 @@ from podwire.dataplane.messages import Message, attrs
 from podwire.dataplane.nftables.driver import NFTables
 from podwire.dataplane.nftables.layout import CLASSES, INTERNAL, rules_of
 from podwire.dataplane.nftables.slots import place
-from podwire.dataplane.nftables.wire import NEWELEM
+from podwire.dataplane.nftables.wire import DELELEM, NEWELEM
 from podwire.model.addresses import FAMILIES, Address, Family
 from podwire.model.network import Backend, Frontend, InternalKey, Serving, Slots
 from podwire.model.objects import Protocol
@@ -140,8 +140,9 @@ def as_maps(held: Mapping[Any, Slots]) -> Held:
     for key, it in held.items():
         names, first = (("i", "in", "_internal"), INTERNAL) if isinstance(key, InternalKey) else (("c", "", ""), 0)
         letter, affine, twin = names
-        to = f"affine{affine}{it.affinity}" if it.affinity else f"{letter}{it.verdict}"
-        found[("svc_outside" if it.outside else "svc") + ("" if it.outside else twin)][0] = to
+        if it.affinity or it.verdict:
+            to = f"affine{affine}{it.affinity}" if it.affinity else f"{letter}{it.verdict}"
+            found["svc_outside" if it.outside else "svc" + twin][0] = to
         if it.drawn:
             found["drawn" + twin][0] = f"{letter}{it.drawn}"
         found["eps"] |= {first + number: str(each) for number, each in enumerate(it.backends) if each is not None}
@@ -164,10 +165,13 @@ def test_no_connection_is_lost_while_a_frontend_gets_a_second_list_or_loses_it(
     """Wherever a commit comes in between its lookups."""
     to = Frontend(Address(bytes(family.size)), Protocol.TCP, 80)
     some = [Backend(Address(bytes((number,)) * family.size), 80) for number in range(1, 10)]
-    for here, all_ in ((1, 1), (1, 2), (2, 3), (1, 5), (5, 5), (3, 9)):
+    for here, all_ in ((0, 1), (0, 5), (1, 1), (1, 2), (2, 3), (1, 5), (5, 5), (3, 9)):
+        if not (here or inside):
+            continue  # dropped: nobody of its own node answers
         every = Serving(frozenset(some[:all_]), affinity=affinity)
         one = {to: every}
-        two = {to: Serving(frozenset(some[:here]), affinity=affinity, outside=True), InternalKey(to): every}
+        local = Serving(frozenset(some[:here]), affinity=affinity, outside=True) if here else Serving(dropped=True)
+        two = {to: local, InternalKey(to): every}
         driver = Committed(family)
         driver.become(one)
         for wanted in (two, one, two):
@@ -207,3 +211,25 @@ def test_a_frontend_that_can_not_become_one_list_keeps_both(most: int) -> None:
     assert {key: (it.full, it.value) for key, it in outcomes.items()} == {key: (True, before[key]) for key in before}
     driver.full = False
     assert driver.become({to: every})[-1] == {to: place(every, before[to])}
+
+
+class Stubborn(Committed):
+    """What is in `svc_internal` stays."""
+
+    def commit(self, messages: list[Message]) -> dict[int, int]:
+        stays = (at for at, it in enumerate(messages, 1) if attrs(it.body, 4)[2] == b"svc_internal\0")
+        refused = dict.fromkeys(stays, errno.ENOENT) if any(it.kind == DELELEM for it in messages) else {}
+        return refused or super().commit(messages)
+
+
+def test_what_is_refused_of_the_second_batch_is_told() -> None:
+    some = [Backend(Address(bytes((number,)) * 4), 80) for number in (1, 2)]
+    to = Frontend(Address(bytes(4)), Protocol.TCP, 80)
+    every = Serving(frozenset(some))
+    driver = Stubborn(FAMILIES[0])
+    driver.become({to: Serving(frozenset(some[:1]), outside=True), InternalKey(to): every})
+    changes = difference({to: every}, driver.held[-1], place)
+    outcomes = driver.apply(changes)
+    assert outcomes[to].value == changes[to].after == driver.held[-1][to]
+    assert outcomes[InternalKey(to)].error is not None
+    assert driver.held[-1][InternalKey(to)] == changes[InternalKey(to)].before

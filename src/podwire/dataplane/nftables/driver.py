@@ -165,29 +165,32 @@ class NFTables:
             for key, change in difference.items()
             if isinstance(key, RulesKey | AffinityKey) and change.after is not None and key not in outcomes
         }
-        left = {
-            key: r.render(key, change) + self.departed.noted(key, change)
-            for key, change in r.in_order(difference)
-            if key not in outcomes | later
-        }
+        left: dict[Any, list[Message]] = {}
+        behind: dict[Any, list[Message]] = {}
+        for key, change in r.in_order(difference):
+            if key not in outcomes and key not in later:
+                between = _between(key, change, difference)
+                first = r.render(key, Change(change.before, between)) if between != change.before else []
+                left[key] = first + self.departed.noted(key, change)
+                if between != change.after:
+                    behind[key] = r.render(key, Change(between, change.after))
         tried = {key.frontend for key in left if isinstance(key, RestrictedKey)}
         tried |= {key for key, change in difference.items() if isinstance(key, Frontend) and change.after is None}
         self._open = {key: full for key, full in self._open.items() if key not in tried}
         self._stuck = {key: full for key, full in self._stuck.items() if key not in difference}
         gone = {key for key, change in difference.items() if change.after is None}
         outcomes |= self._withheld(left, gone)
-        behind = {key: left.pop(key) for key in [*left] if _is_asked_still(key, difference)}
         outcomes |= self._send(left, gone)
+        behind = {key: some for key, some in behind.items() if key in left}
         outcomes |= self._withheld(behind, gone)
         outcomes |= self._send(behind, gone)
-        left |= behind
         # Of what was refused for a full map nothing was changed.
         outcomes |= {key: replace(it, value=difference[key].before) for key, it in outcomes.items() if it.full}
         for key, change in later.items():  # what they ask for has been filled in
             outcomes[key] = (
                 self._load_rules(key.family, change) if isinstance(key, RulesKey) else self._make_affinity(key, change)
             )
-        return outcomes | {key: Outcome(difference[key].after) for key in left}
+        return outcomes | {key: Outcome(difference[key].after) for key in left if key not in outcomes}
 
     @property
     def by(self) -> str:
@@ -421,12 +424,20 @@ class NFTables:
         return Outcome(error=f"{key}: {os.strerror(min(errors.values()))}")
 
 
-def _is_asked_still(key: Any, changes: Difference) -> bool:
-    """Whether it is the second list of a frontend that will have one only. A packet that has just been led to it would
-    otherwise draw from nothing."""
-    if not isinstance(key, InternalKey) or changes[key].after is not None:
-        return False
-    return key.frontend in changes and changes[key.frontend].after is not None
+def _between(key: Any, change: Change, changes: Difference) -> Any:
+    """What a key holds until a second batch: nearly always what it will in the end.
+
+    Where a list goes and its clients find another, its slots go last: a packet that has just been led to it would draw
+    from nothing. So that nobody in the cluster is led by the list for others, theirs goes last as a whole.
+    """
+    before, after = change
+    other = changes.get(key.frontend if isinstance(key, InternalKey) else InternalKey(key))
+    instead = other.after if other is not None else None
+    if not isinstance(before, Slots) or instead is None or (after is not None and after.backends):
+        return after
+    if isinstance(key, InternalKey):
+        return before
+    return (after or Slots(None))._replace(backends=before.backends, drawn=before.drawn, keeps=before.keeps)
 
 
 def _rules(there: netlink.Socket, family: Family) -> rules.Rules | None:
