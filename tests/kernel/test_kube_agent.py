@@ -114,7 +114,7 @@ async def test_pods_come_and_go_while_no_api_answers(place: Place) -> None:
         await agent.until_ready()
         assert (await place.add(agent, "a", pods["a"])).error is None
     async with running(structs.replace(first, mtu=None)) as agent:  # there is no default route to tell it
-        assert agent.controller.snapshot.local.mtu == 1400
+        assert agent.controller.snapshot.pod_mtu == 1400
         assert status(agent.controller) is None
         assert agent.not_ready() is not None  # for a rollout: the cluster is not followed
         assert (await place.add(agent, "b", pods["b"])).error is None
