@@ -16,6 +16,7 @@ from typing import NamedTuple
 from podwire.dataplane import netlink
 from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.messages import Notice, attrs
+from podwire.ipam.blocks import FIRST_INDEX
 from podwire.model.addresses import IPV4, IPV6, Address, Prefix, prefix_around
 
 _LINKS, _ADDRESSES = (1,), (5, 9)
@@ -126,7 +127,7 @@ def measured(was: MTUs, links: Iterable[Notice]) -> MTUs:
     found = dict(was)
     for kind, body, _ in links:
         index = unpack_from("=i", body, 4)[0]
-        if body[0] != 0:  # what a bridge says of its ports
+        if body[0] != 0 or index >= FIRST_INDEX:  # what a bridge says of its ports; a link of ours
             continue
         if kind == rt.DELLINK:
             found.pop(index, None)
