@@ -30,6 +30,7 @@ from podwire.model.network import Frontend
 from podwire.model.objects import ServiceKey
 from podwire.model.snapshot import Snapshot
 from podwire.replies import SLICE
+from podwire.sources.pod_wishes import awaited
 from podwire.statistics import answers
 from podwire.statistics.answers import Statistics
 
@@ -186,7 +187,7 @@ class Answers:
 
 
 def _shown_ipam(now: Snapshot) -> bytes:
-    return msgspec.json.encode(ipam(now))
+    return msgspec.json.encode(ipam(now, awaited(now)))
 
 
 def _explained_service(now: Snapshot, key: ServiceKey, errors: tuple[str, ...]) -> bytes:

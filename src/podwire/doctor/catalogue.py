@@ -222,14 +222,14 @@ CHECKS = (
     Check(
         "The cluster",
         "node-object",
-        "This node's object: its name, podCIDRs and addresses.",
+        "This node's object: its name, podCIDRs or pools, and addresses.",
         "pods' addresses come from there",
         api.node,
     ),
     Check(
         "The cluster",
         "range-overlap",
-        "Pod and Service ranges against each other, other nodes' ranges, addresses of nodes and routes of others.",
+        "Pods', pools' and Services' ranges, those of other nodes, addresses of nodes, and routes of others.",
         "an address that is two things is reached as one of them only",
         node.overlaps,
     ),

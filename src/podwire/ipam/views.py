@@ -6,7 +6,7 @@ Invariants: these structs are the admin API's JSON, field by field; addresses an
 from msgspec import Struct
 
 from podwire.ipam import pools, room
-from podwire.ipam.claims import Claim, due
+from podwire.ipam.claims import NO_WISHES, Claim, Wishes, due
 from podwire.ipam.pools import Source
 from podwire.ipam.usage import shortages, uses
 from podwire.model.addresses import FAMILIES
@@ -66,8 +66,9 @@ class IpamView(Struct, frozen=True):
     short: tuple[str, ...] = ()
 
 
-def ipam(now: Snapshot) -> IpamView:
-    claims = due(now) if now.local.claims_blocks else None
+def ipam(now: Snapshot, wishes: Wishes = NO_WISHES) -> IpamView:
+    """`wishes`: what the node's pods ask for, whether they are attached or about to be."""
+    claims = due(now, wishes) if now.local.claims_blocks else None
     return IpamView(
         now.local.name,
         _blocks(now),
