@@ -59,7 +59,7 @@ def data(runtime: Runtime) -> list[str]:
 
 
 def leases(runtime: Runtime) -> list[Path]:
-    return sorted((runtime.agent.state / "leases").iterdir())
+    return sorted((runtime.agent.state / "leases").glob("*.lease"))
 
 
 def until(met: Any) -> None:

@@ -62,7 +62,7 @@ LEFT = [
     "podwire.db", "podwire.db-wal", "podwire.db-shm", "podwire.db.damaged-1", "podwire.db.damaged-2-wal",
     "cni.sock", "admin.sock", "ready", ".ready", ".ready.7", "counts", ".counts", ".counts.7", "lock",
     "spool/00000000000000000001-7.del", "spool/00000000000000000001-7.del.bad", "spool/00000000000000000001-7.tmp",
-    "leases/da39a3ee.lease", "leases/da39a3ee.lease.bad", "leases/da39a3ee.tmp",
+    "leases/da39a3ee.lease", "leases/da39a3ee.lease.bad", "leases/da39a3ee.tmp", "leases/da39a3ee.answer",
 ]  # fmt: skip
 """All that an agent or a plugin may leave in the state directory, wherever it is killed."""
 

@@ -94,7 +94,9 @@ class Node(Served):
 
     @property
     def left(self) -> list[Path]:
-        return sorted(self.leases.iterdir())
+        """Leases, and whatever belongs to none."""
+        answers = {path.with_suffix(".answer") for path in self.leases.glob("*.lease")}
+        return sorted(path for path in self.leases.iterdir() if path not in answers)
 
     async def ask(self, command: str, config: Any = DELEGATED, **changed: str) -> tuple[int, Any]:
         return await super().ask(command, config, **{"CNI_PATH": f"/nowhere:{self.directory}"} | changed)
@@ -163,6 +165,9 @@ async def test_a_repeated_add_answers_the_same_and_asks_nobody(node: Node) -> No
     node.answers({**ANSWER, "ips": [{"address": "10.9.0.8/16"}]})
     assert await node.ask("ADD") == first
     assert node.calls == ["ADD c1 /run/netns/x"]
+    (node.leases / f"{node.left[0].stem}.answer").write_text("half of i")
+    code, said = await node.ask("ADD")
+    assert (code, said) == (0, {name: value for name, value in first[1].items() if name != "dns"})
 
 
 ADDS = {
@@ -296,7 +301,7 @@ async def test_a_living_pods_lease_outlives_the_agent(stopped: Node) -> None:
 
 async def test_what_is_no_lease_is_set_aside(stopped: Node) -> None:
     stopped.leases.mkdir()
-    for name in ("a.lease", "b.tmp"):
+    for name in ("a.lease", "b.tmp", "c.answer"):
         (stopped.leases / name).write_bytes(b"\xff")
     server = await stopped.start()
     await server.stop(None)

@@ -188,10 +188,10 @@ class Node(RuleBasedStateMachine):
         if self.hanging:
             self.the_agent_is_killed()
         self.runner.run(until(lambda: {key.sandbox for key in self.leases.held} <= self.has()))
-        files = len(list((self.directory / "leases").iterdir()))
+        files = {path.stem for path in (self.directory / "leases").iterdir()}
         held = {key.sandbox for key, it in self.controller.snapshot.attachments.items() if it.delegated}
         assert self.plugin.holds == held == {key.sandbox for key in self.leases.held}
-        assert files == len(held)
+        assert len(files) == len(list((self.directory / "leases").glob("*.lease"))) == len(held)
 
     @invariant()
     def nothing_that_a_pod_has_is_given_back(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from podwire.cni.delegation import Delegation, IpamResult, given
 from podwire.cni.errors import CniError, ErrorCode
+from podwire.cni.result import NO_DNS
 from podwire.model.objects import Attachment, AttachmentKey
 from podwire.model.snapshot import Snapshot
 from podwire.sources.ipam_leases import Lease, Leases
@@ -54,20 +55,21 @@ async def obtain(leases: Leases, key: AttachmentKey, told: Delegation) -> IpamRe
     try:
         answer = await ask(told, "ADD", ADD_SECONDS)
         found = given(told.plugin, answer)
-        await _keep(leases, Lease(key, told, answer))
     except CniError:
         await undo(leases, key)
         raise
+    leases.note(key, answer)
     return found
 
 
 def given_before(leases: Leases, key: AttachmentKey, held: Attachment) -> IpamResult:
-    """What a repeated ADD answers: the attachment's own, and what is known of its lease."""
-    lease = leases.held.get(key)
-    found = IpamResult(held.addresses, held.routes)
-    if lease is not None and lease.answer:
-        found = IpamResult(held.addresses, held.routes, given(lease.told.plugin, lease.answer).dns)
-    return found
+    """What a repeated ADD answers: the attachment's own, and what its plugin has told beside it, as far as that is
+    known."""
+    try:
+        asked = given("", leases.noted(key)).dns
+    except CniError:
+        asked = NO_DNS
+    return IpamResult(held.addresses, held.routes, asked)
 
 
 async def undo(leases: Leases, key: AttachmentKey) -> None:

@@ -21,17 +21,17 @@ from msgspec import Struct
 from podwire.cni.delegation import Delegation
 from podwire.model.objects import AttachmentKey
 
-SUFFIX = ".lease"
+SUFFIX, ANSWER = ".lease", ".answer"
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 MOST_TOLD = 3
 log = logging.getLogger(__name__)
 
 
 class Lease(Struct, frozen=True):
-    """Who asked which plugin, and how. `answer`: what it printed; b"" until it has."""
+    """Who asked which plugin, and how."""
 
     key: AttachmentKey
     told: Delegation
-    answer: bytes = b""
 
 
 class Leases:
@@ -76,18 +76,35 @@ class Leases:
 
     def drop(self, key: AttachmentKey) -> None:
         """Raises OSError."""
-        self._path(key).unlink(missing_ok=True)
+        for path in (self._path(key), self._path(key, ANSWER)):
+            path.unlink(missing_ok=True)
         self._held.pop(key, None)
         self.owed.pop(key, None)
 
-    def _path(self, key: AttachmentKey) -> Path:
+    def note(self, key: AttachmentKey, answer: bytes) -> None:
+        """What the plugin has printed, for a repeated ADD; best effort, since the lease is complete without it."""
+        try:
+            with open(os.open(self._path(key, ANSWER), _FLAGS, 0o600), "wb") as out:
+                out.write(answer)
+        except OSError as error:
+            log.warning("%s: what its plugin has answered is not noted: %s", key, error)
+
+    def noted(self, key: AttachmentKey) -> bytes:
+        """b"": nothing is."""
+        try:
+            return self._path(key, ANSWER).read_bytes()
+        except OSError:
+            return b""
+
+    def _path(self, key: AttachmentKey, suffix: str = SUFFIX) -> Path:
         name = sha1(f"{key.sandbox}:{key.interface}".encode(), usedforsecurity=False).hexdigest()
-        return self.directory / (name + SUFFIX)
+        return self.directory / (name + suffix)
 
 
 def _read(path: Path) -> Lease | None:
     if path.suffix != SUFFIX:
-        if path.suffix == ".tmp":  # of an agent that was killed before it asked the plugin
+        unasked = path.suffix == ".tmp"  # of an agent that was killed before it asked the plugin
+        if unasked or (path.suffix == ANSWER and not path.with_suffix(SUFFIX).exists()):
             path.unlink(missing_ok=True)
         return None
     try:
@@ -101,7 +118,7 @@ def _read(path: Path) -> Lease | None:
 
 def _write(path: Path, content: bytes) -> None:
     aside = path.with_suffix(".tmp")
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as out:
+    with open(os.open(aside, _FLAGS, 0o600), "wb") as out:
         out.write(content)
         out.flush()
         os.fsync(out.fileno())
