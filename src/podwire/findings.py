@@ -12,7 +12,7 @@ from podwire.ipam.own import own_addresses
 from podwire.ipam.pools import is_single, why_idle
 from podwire.ipam.usage import shortages, strays
 from podwire.model.addresses import Address, Family, Prefix, overlap, show_address
-from podwire.model.network import Frontend, HostPortKey, InternalKey, Slots
+from podwire.model.network import Frontend, HostPortKey, InternalKey, Slots, listed
 from podwire.model.objects import NodeKey, PodBlockKey, ServiceKey
 from podwire.model.snapshot import Snapshot
 from podwire.nodes.routes import ways
@@ -29,6 +29,7 @@ def findings(now: Snapshot) -> tuple[str, ...]:
                 *_mtu(now),
                 *_claims(now),
                 *_strangers(now),
+                *_out_of_reach(now),
                 *_services(now),
                 *_cut(now),
                 *_left_out(now),
@@ -93,12 +94,24 @@ def _occupied(now: Snapshot, key: NodeKey, address: Address) -> str | None:
 def _strangers(now: Snapshot) -> Iterator[str]:
     """Pods that were here before their address was another node's to give."""
     for attachment in now.attachments.values():
-        for address in attachment.addresses:
+        for address in attachment.addresses if not attachment.delegated else ():
             block = now.homes.block_of(address)
             owners = now.homes.owners(block) if block is not None else frozenset[NodeKey]()
             if block is not None and owners and now.local.key not in owners:
                 whose = f"{called(now, block)} of {min(owners)}"
                 yield f"{attachment.pod}: its address {show_address(address)} is in the {whose}: start it anew"
+
+
+def _out_of_reach(now: Snapshot) -> Iterator[str]:
+    """What another IPAM plugin has given beside this node's ranges: that is nobody's to refuse, and nobody's way."""
+    found = sorted(
+        f"{it.pod} {show_address(address)}"
+        for it in now.attachments.values()
+        for address in (it.addresses if it.delegated else ())
+        if (block := now.homes.block_of(address)) is None or now.local.key not in now.homes.owners(block)
+    )
+    if found:
+        yield f"other nodes have no way to what an IPAM plugin has given beside this node's ranges: {listed(found)}"
 
 
 def _cut(now: Snapshot) -> Iterator[str]:

@@ -11,6 +11,7 @@ from podwire.controller import events as e
 from podwire.controller.snapshot import fold
 from podwire.controller.transaction import merge
 from podwire.dataplane.linux import rebuild
+from podwire.findings import findings
 from podwire.ipam.own import own_addresses
 from podwire.model.addresses import Address, parse_address, parse_prefix, show_address
 from podwire.model.network import AddressKey, Link, LinkKey, NeighbourKey, PodMAC, Route, RouteKey
@@ -171,6 +172,16 @@ def test_a_pod_sends_where_its_routes_lead(routes: tuple[str, ...] | None, expec
     wanted = wiring.desired(now, EVERYTHING)["linux"]
     found = {str(key.destination) for key, it in wanted.items() if isinstance(key, RouteKey) and key.space and it.via}
     assert found == expected
+
+
+def test_what_other_nodes_have_no_way_to_is_told() -> None:
+    """Not of addresses in the node's own ranges."""
+    now, _ = fold(world.start(), e.KubeStateChange(((world.NodeKey("two"), world.NODES[1]),)))
+    now, _ = fold(now, add(delegated=addresses("10.9.9.9", "fd01::9")))
+    now, _ = fold(now, add(OTHER, delegated=addresses("10.1.2.5")))
+    told = "other nodes have no way to what an IPAM plugin has given beside this node's ranges: "
+    mine = [line for line in findings(now) if "default/s" in line]
+    assert mine == [told + "pod/default/s1 10.9.9.9, pod/default/s2 10.1.2.5"]
 
 
 anything = st.lists(world.pod_events | world.wishful | world.delegated, max_size=40)

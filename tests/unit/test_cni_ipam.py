@@ -414,3 +414,8 @@ async def test_a_plugin_that_is_nowhere(node: Node) -> None:
     assert (code, said["code"]) == (1, 4)
     assert "expected a directory with the IPAM plugin some" in said["msg"]
     assert len(node.left) == 1  # it may come back
+    code, said = await node.ask("DEL", CNI_PATH="/nowhere")
+    assert (code, said["code"]) == (1, 4)
+    assert await node.ask("DEL") == (0, None)
+    # Who has given nothing that is known, and is not there, keeps no pod from its end.
+    assert await node.ask("DEL", CNI_PATH="/nowhere") == (0, None)

@@ -74,6 +74,7 @@ class Node(RuleBasedStateMachine):
         self.hanging: dict[str, asyncio.Task[Any]] = {}
         self.patches = contextlib.ExitStack()
         self.patches.enter_context(mock.patch.object(cni_ipam, "ask", self.plugin.ask))
+        self.patches.enter_context(mock.patch.object(cni_ipam, "is_there", return_value=True))
         self.patches.enter_context(mock.patch.object(cni_ipam, "AGAIN_SECONDS", (0.001,)))
         spaces = {f"/{name}": (4, number + 1) for number, name in enumerate(SANDBOXES)}
         self.patches.enter_context(mock.patch.object(cni_server, "check_namespace", spaces.__getitem__))

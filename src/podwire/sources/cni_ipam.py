@@ -18,7 +18,7 @@ from podwire.cni.result import NO_DNS
 from podwire.model.objects import Attachment, AttachmentKey
 from podwire.model.snapshot import Snapshot
 from podwire.sources.ipam_leases import Lease, Leases
-from podwire.sources.ipam_plugin import ask
+from podwire.sources.ipam_plugin import ask, is_there
 
 ADD_SECONDS, UNDO_SECONDS = 32.0, 5.0
 """An ADD, a DEL before and after it, and one for which it waits are less than the 50 seconds that our own plugin does
@@ -89,7 +89,7 @@ async def give_back(
     # The runtime's own DEL knows more, its prevResult, and may have come by another configuration since.
     if lease is not None and (told is None or ipam_of(told) != ipam_of(lease.told)):
         told = lease.told
-    if told is None:
+    if told is None or (lease is None and not is_there(told)):  # it has given nothing that we know of
         return
     try:
         await ask(told, "DEL", seconds, CNI_NETNS=netns)

@@ -78,6 +78,14 @@ def find(told: Delegation) -> Path:
     )
 
 
+def is_there(told: Delegation) -> bool:
+    try:
+        find(told)
+    except CniError:
+        return False
+    return True
+
+
 async def execute(program: Path, environment: Mapping[str, str], stdin: bytes, seconds: float) -> Ended:
     """Raises OSError where it can't be executed, TimeoutError, TooMuch."""
     with ExitStack() as held:
