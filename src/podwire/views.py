@@ -97,7 +97,7 @@ def status(now: Snapshot, facts: Facts) -> StatusView:
         unknown={
             driver: sum(value is UNKNOWN for value in held.values()) for driver, held in sorted(now.programmed.items())
         },
-        source_errors=(*findings(now), *facts.source_errors),
+        source_errors=tuple(dict.fromkeys((*findings(now), *facts.source_errors))),
         others=_others(now),
         pools=pool_uses(now),
     )

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from podwire.controller import events as e
 from podwire.controller.snapshot import fold
+from podwire.findings import findings
 from podwire.ipam import pools, room, usage
 from podwire.ipam.allocation import Obstacle, allocate
 from podwire.ipam.claims import Claims, Wishes, due
@@ -158,7 +159,8 @@ def test_what_another_node_has_meanwhile_is_a_conflict_and_nobody_gives_of_it(th
     claims = due(now)
     assert claims.renew == ()
     (told,) = claims.conflicts
-    assert told == f"pod/default/p0: its address 10.1.0.70 is in block {theirs} of node two: start it anew"
+    assert told == f"pod/default/p0: its address 10.1.0.70 is in the block {theirs} of node/two: start it anew"
+    assert told in findings(now)  # in the same words, so that it is shown once
     assert all(not overlap(it.cidr, parse_prefix(theirs)) for it in claims.take)
 
 

@@ -145,7 +145,7 @@ async def test_another_s_block_is_left_alone_whoever_lives_in_it(tmp_path: Path)
         async with at_work(server, "one", tmp_path) as again:
             await again.claimer.until_quiet()
             assert again.pods == before
-            said = "pod/default/a: its address 10.1.0.2 is in block 10.1.0.0/28 of node two: start it anew"
+            said = "pod/default/a: its address 10.1.0.2 is in the block 10.1.0.0/28 of node/two: start it anew"
             assert again.claimer.errors == (said,)
             assert (await again.add("b")).error is not None
             assert await server.blocks() == {BLOCK: ("two", "")}

@@ -177,6 +177,9 @@ def test_whatever_the_way_the_same_blocks_give_the_same_network(way: list[tuple[
     assert ways(now) == ways(anew)
     assert (now.homes, now.contested, now.blocks_of) == (anew.homes, anew.contested, anew.blocks_of)
     assert findings(now) == findings(anew)
+    for number in range(256):
+        address = parse_prefix("10.1.0.0/24").nth(number)
+        assert now.is_pods(address) == any(address in cidr for cidr in now.pod_ranges)
     mine = now.blocks_of.get(ONE, ())
     for text in ways(now):
         assert parse_prefix(text) not in mine

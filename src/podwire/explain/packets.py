@@ -144,7 +144,7 @@ def _in_cluster(now: Snapshot, client: Address | None) -> bool:
     """Whether externalTrafficPolicy leaves a client alone: this node, and pods of all nodes."""
     if client is None or is_own(now, client):
         return True
-    return any(client in block for block in now.pod_ranges)
+    return now.is_pods(client)
 
 
 def _choice(known: Places, client: Address | None, backend: Backend, pods: dict[Address, PodKey]) -> Choice:

@@ -15,7 +15,7 @@ from podwire.ipam.pools import Source
 from podwire.ipam.room import free_blocks
 from podwire.ipam.usage import asked_for, block_around, strays, uses
 from podwire.model.addresses import Address, Family, Prefix, family_of, overlap, show_address
-from podwire.model.objects import PodBlockKey, PodPoolKey, Value
+from podwire.model.objects import NodeKey, PodBlockKey, PodPoolKey, Value
 from podwire.model.snapshot import Snapshot
 
 LEAST, MOST = 8, 64
@@ -203,8 +203,8 @@ def _renewed(now: Snapshot) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
             renew.add(claim)
         else:
             pod = now.attachments[now.ledger[address]].pod
-            text = f"{pod}: its address {show_address(address)} is in block {rival.cidr} of node"
-            conflicts.append(f"{text} {now.blocks[rival].node}: start it anew")
+            text = f"{pod}: its address {show_address(address)} is in the block {rival.cidr} of"
+            conflicts.append(f"{text} {NodeKey(now.blocks[rival].node)}: start it anew")
     return tuple(sorted(renew)), tuple(conflicts)
 
 

@@ -5,7 +5,7 @@ reads is in here, allocation and what the drivers last reported included, so tha
 same network. Indexes (`homes` to `host_ports`) are derived: they never say what the values do not.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from enum import Enum
 from typing import Any
 
@@ -279,9 +279,16 @@ class Snapshot(Struct, frozen=True):
     def pod_ranges(self) -> tuple[Prefix, ...]:
         """Where the cluster's pods live, without overlaps: pod CIDRs and blocks of all nodes, and the pools from which
         these come, so that a new block seldom changes it."""
-        pools = (cidr for key, it in self.pools.items() if key not in self.unfit_pools for cidr in it.cidrs)
         cidrs = (cidr for node in self.nodes.values() for cidr in node.pod_cidrs)
-        return disjoint((*cidrs, *pools, *(key.cidr for key in self.blocks)))
+        return disjoint((*cidrs, *self._used_pools, *(key.cidr for key in self.blocks)))
+
+    def is_pods(self, address: Address) -> bool:
+        """Whether it is in `pod_ranges`."""
+        return self.homes.block_of(address) is not None or any(address in cidr for cidr in self._used_pools)
+
+    @property
+    def _used_pools(self) -> Iterator[Prefix]:
+        return (cidr for key, it in self.pools.items() if key not in self.unfit_pools for cidr in it.cidrs)
 
     @property
     def service_ranges(self) -> tuple[Prefix, ...]:
