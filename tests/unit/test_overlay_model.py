@@ -31,7 +31,7 @@ from podwire.model.network import (
     TunnelPortKey,
     UpKey,
 )
-from podwire.model.objects import AttachmentKey, Node, NodeKey, PodKey
+from podwire.model.objects import AttachmentKey, Node, NodeKey, PodBlock, PodBlockKey, PodKey
 from podwire.model.snapshot import EVERYTHING, Local, Snapshot, Transport
 from podwire.nodes import ends, routes
 from podwire.nodes.tunnels import mac_of, next_hop
@@ -323,15 +323,24 @@ locals_ = st.builds(
 own_addresses = st.frozensets(st.sampled_from(HERE))
 home_events = st.builds(e.NodeAddressesChanged, own_addresses, networks)
 node_events = st.builds(lambda key, it: e.KubeStateChange(((key, it),)), names, st.none() | nodes)
+pool_blocks = st.builds(
+    lambda cidr: PodBlockKey(parse_prefix(cidr)), blocks | st.sampled_from(("10.1.2.9/32", "10.1.3.0/26"))
+)
+of_pools = st.sampled_from(("one", "two", "three")).map(lambda name: PodBlock(name, "all"))
+block_events = st.builds(lambda key, it: e.KubeStateChange(((key, it),)), pool_blocks, st.none() | of_pools)
 
 
-@given(locals_, clusters, home_events, st.randoms(use_true_random=False))
-def test_the_order_in_which_nodes_come_changes_nothing(
-    local: Local, cluster: dict[NodeKey, Node], home: e.NodeAddressesChanged, chance: Any
+@given(locals_, clusters, st.dictionaries(pool_blocks, of_pools), home_events, st.randoms(use_true_random=False))
+def test_the_order_in_which_nodes_and_blocks_come_changes_nothing(
+    local: Local,
+    cluster: dict[NodeKey, Node],
+    taken: dict[PodBlockKey, PodBlock],
+    home: e.NodeAddressesChanged,
+    chance: Any,
 ) -> None:
     found = []
     for _ in range(2):
-        events: list[e.Event] = [e.KubeStateChange(((key, it),)) for key, it in cluster.items()]
+        events: list[e.Event] = [e.KubeStateChange(((key, it),)) for key, it in (*cluster.items(), *taken.items())]
         events += [home, e.KubeStateChange(((ONE, Node(BLOCKS, HERE)),))]
         chance.shuffle(events)
         now = Snapshot(local, whole=True)
@@ -341,7 +350,7 @@ def test_the_order_in_which_nodes_come_changes_nothing(
     assert found[0] == found[1]
 
 
-histories = st.lists(node_events | home_events, max_size=6)
+histories = st.lists(node_events | block_events | home_events, max_size=6)
 
 
 @given(locals_, locals_, histories, histories)
@@ -363,11 +372,13 @@ def test_from_any_state_of_any_transport_the_network_becomes_what_it_should_be(
         transaction = world.transaction(drivers)
         now = await run(transaction, Snapshot(first, whole=True), (here, add, *before))
         started = replace(now, local=second, programmed=Snapshot(second).programmed)
-        listed = e.Resync(e.ResyncReason.STARTUP, {**now.nodes})
+        listed = e.Resync(e.ResyncReason.STARTUP, {**now.nodes, **now.blocks})
         now = await run(transaction, started, (e.NodeAddressesChanged(frozenset(HERE), LINK), listed, *after))
         fresh = world.memories()
         unheld = replace(now, programmed=Snapshot(second).programmed)
-        anew = await run(world.transaction(fresh), unheld, (e.Resync(e.ResyncReason.STARTUP, {**now.nodes}),))
+        anew = await run(
+            world.transaction(fresh), unheld, (e.Resync(e.ResyncReason.STARTUP, {**now.nodes, **now.blocks}),)
+        )
         assert world.contents(fresh)["linux"] == world.contents(drivers)["linux"]
         return now, anew
 
