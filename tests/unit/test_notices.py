@@ -8,12 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.controller.difference import Change
-from podwire.dataplane.linux import render
+from podwire.dataplane.linux import render, shaping
 from podwire.dataplane.linux import rtnetlink as rt
 from podwire.dataplane.linux.notices import disturbed, latest
 from podwire.dataplane.messages import Notice, text, u32
 from podwire.model.addresses import Address, parse_address, parse_prefix
-from podwire.model.network import AddressKey, NeighbourKey, Route, RouteKey, SysctlKey, UpKey
+from podwire.model.network import (
+    AddressKey,
+    EgressKey,
+    IngressKey,
+    Limit,
+    NeighbourKey,
+    Route,
+    RouteKey,
+    SysctlKey,
+    UpKey,
+)
 from podwire.model.snapshot import UNKNOWN
 
 ROUTE, NEIGHBOUR = RouteKey("", parse_prefix("10.1.1.2/32")), NeighbourKey("", 9, parse_address("fd01::2"))
@@ -124,3 +134,52 @@ def test_an_interface_of_others_matters_where_a_route_may_use_it(route: Any, nam
     down = Notice(rt.NEWLINK, pack("=BxHiII", 0, 0, 3, 0, 0) + u32(4, 1500), None)
     held = {RouteKey("", parse_prefix("10.1.2.0/24")): route}
     assert disturbed([down], held, {}) == ({UpKey("", 3)} if named else frozenset())
+
+
+# --- rates -------------------------------------------------------------------------------------
+
+RECEIVES, SENDS = IngressKey("pw0"), EgressKey("pw0")
+LIMITS = {RECEIVES: Limit(7, 1000, 2000, 3000), SENDS: Limit(7, 1000, 2000, 3000, through=9, mtu=1500)}
+TRAFFIC = (shaping.NEWQDISC, shaping.NEWFILTER)
+
+
+def made(key: shaping.Key, limit: Limit | None = None) -> list[Notice]:
+    """As the kernel tells of the parts of a limit: in the form of requests."""
+    messages = shaping.render(key, Change(None, limit or LIMITS[key]), with_link=False)
+    return [Notice(it.kind, it.body, None) for it in messages if it.kind in TRAFFIC]
+
+
+PARTS = [(key, notice) for key in LIMITS for notice in made(key)]
+NAMES = ["bucket of what it receives", "bucket of what it sends", "hook", "filter"]
+
+
+def gone(notice: Notice) -> Notice:
+    return notice._replace(kind=notice.kind + 1)
+
+
+@pytest.mark.parametrize(("key", "notice"), PARTS, ids=NAMES)
+def test_each_part_of_a_rate_is_told_by_itself(key: shaping.Key, notice: Notice) -> None:
+    others = [it for _, it in PARTS if it is not notice]
+    assert disturbed([notice, *others], LIMITS, {}) == frozenset()
+    assert disturbed([gone(notice), *others], LIMITS, {}) == {key}
+    assert disturbed([gone(notice), notice], LIMITS, {}) == frozenset()
+    assert disturbed([notice, gone(notice)], LIMITS, {}) == {key}
+    assert disturbed([gone(notice)], {}, {}) == frozenset()  # a transaction has taken it away
+    assert disturbed([gone(notice)._replace(nsid=4)], LIMITS, {4: "/pod"}) == frozenset()  # a pod's own
+
+
+@pytest.mark.parametrize(
+    ("key", "limit"),
+    [
+        (RECEIVES, Limit(7, 1001, 2000, 3000)),
+        (SENDS, Limit(7, 1000, 2001, 3000, through=9, mtu=1500)),
+        (SENDS, Limit(7, 1000, 2000, 3000, through=10, mtu=1500)),
+    ],
+    ids=["another rate", "another queue", "led elsewhere"],
+)
+def test_a_part_that_is_another_is_told(key: shaping.Key, limit: Limit) -> None:
+    assert disturbed(made(key, limit), LIMITS, {}) == {key}
+
+
+def test_of_another_s_interface_nothing_is() -> None:
+    assert disturbed(made(RECEIVES, Limit(8, 1, 2, 3)), LIMITS, {}) == frozenset()
