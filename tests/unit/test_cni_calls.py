@@ -367,6 +367,7 @@ async def test_idle_connections_make_room_for_newcomers(
         waiting = await come()
         waiting.say(opened(1), body(1, b"abc"))
         young = [await come() for _ in range(4)]
+        monkeypatch.setattr(cni_calls, "CONNECTIONS", 5)
         monkeypatch.setattr(cni_calls, "IDLE", 0.0)
         await come()
         assert await young[0].reader.read() == b""
@@ -376,6 +377,22 @@ async def test_idle_connections_make_room_for_newcomers(
         for it in young[1:]:
             it.say(opened(1), body(1, b"abc"))
             assert (await it.answer(1))[0] == said(b"abc")
+
+
+async def test_idle_connections_go_though_nobody_comes(
+    started: Started, socket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they have taken all files, nobody can."""
+    await started(echo)
+    monkeypatch.setattr(cni_calls, "CONNECTIONS", 2)
+    monkeypatch.setattr(cni_calls, "IDLE", 0.05)
+    async with contextlib.AsyncExitStack() as held:
+        all_of_them = [await held.enter_async_context(client(socket)) for _ in range(6)]
+        ends = [asyncio.create_task(it.reader.read()) for it in all_of_them]
+        await asyncio.wait_for(asyncio.gather(*ends[:4]), 10)
+        assert not any(end.done() for end in ends[4:])
+        for end in ends[4:]:
+            end.cancel()
 
 
 # --- coming and going --------------------------------------------------------------------------

@@ -25,8 +25,8 @@ STREAMS = 100
 BACKLOG = 1024
 """Connections that wait for their turn: a node that starts has all its pods' plugins come at once."""
 CONNECTIONS, IDLE = 400, 10.0
-"""With so many, the oldest goes for a newcomer that has asked for nothing in so many seconds: they would take the files
-that the agent may open, of which there are 1024 where nobody says more."""
+"""Where there are more, those go that have asked for nothing in so many seconds, oldest first: they would take the
+files that the agent may open, of which there are 1024 where nobody says more."""
 TURN = 500
 """Frames of one connection between two turns of the event loop: about two milliseconds of the smallest."""
 UNIMPLEMENTED, RESOURCE_EXHAUSTED, INTERNAL = 12, 8, 13
@@ -143,11 +143,15 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._heard = self._loop.time()
-        if len(self._all) >= CONNECTIONS:
-            idle = next((one for one in self._all if one.idle), None)
-            if idle is not None:
-                idle.drop()
         self._all[self] = None
+        if len(self._all) > CONNECTIONS:
+            self._make_room()
+            self._loop.call_later(IDLE, self._make_room)  # where no file is left no newcomer would come to do it
+
+    def _make_room(self) -> None:
+        """Idle connections go, oldest first, until there are no more than there may be."""
+        for one in [it for it in self._all if it.idle][: max(0, len(self._all) - CONNECTIONS)]:
+            one.drop()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it went doesn't matter
         self._transport = None
