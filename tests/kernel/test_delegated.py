@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,25 @@ def full(runtime: Runtime, make_space: MakeSpace) -> str:
     said = runtime.bad("add", third)
     assert (data(runtime), len(leases(runtime))) == (before, 2)
     return said
+
+
+def test_many_at_a_time_have_addresses_of_their_own_and_nothing_is_left(
+    plugins: Runtime, make_space: MakeSpace
+) -> None:
+    """Though half of their DELs come while the other half is being added."""
+    host_local(plugins, ranges=[[{"subnet": "10.1.1.0/24", "rangeStart": "10.1.1.100"}]])
+    pods = [make_space("pod") for _ in range(16)]
+    with ThreadPoolExecutor(8) as callers:
+        given = [address for result in callers.map(plugins.add, pods[:8]) for address in addresses(result)]
+        gone = [callers.submit(plugins.good, "del", pod) for pod in pods[:8]]
+        given += [address for result in callers.map(plugins.add, pods[8:]) for address in addresses(result)]
+        assert [each.result() for each in gone] == [""] * 8
+    assert len(set(given)) == 16
+    assert data(plugins) == sorted(address.removesuffix("/32") for address in given[8:])
+    with ThreadPoolExecutor(8) as callers:
+        assert list(callers.map(lambda pod: plugins.good("del", pod), pods[8:])) == [""] * 8
+    assert (data(plugins), leases(plugins)) == ([], [])
+    await_links(0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
