@@ -39,6 +39,8 @@ NO_SOURCES: Sources = MappingProxyType({})
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
+    if touched is not None and not touched.attachments:
+        return {}
     keys = sorted(now.attachments if touched is None else touched.attachments)
     rows: dict[Any, Any] = {}
     linux: dict[Any, Any] = {}
@@ -50,8 +52,7 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
             rows[key] = attachment
             linux |= wiring(key, attachment, now.pod_mtu, sources, leads(now, key))
             local |= {LocalPodKey(address): True for address in attachment.addresses}
-    if touched is None or touched.attachments:
-        rows |= {CursorKey(block): cursor for block, cursor in now.cursors.items()}
+    rows |= {CursorKey(block): cursor for block, cursor in now.cursors.items()}
     return {"store": rows, "linux": linux, "nftables": local | hostports.desired(now, keys)}
 
 

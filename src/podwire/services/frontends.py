@@ -47,6 +47,8 @@ class Kind(Enum):
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
+    if touched is not None and not (touched.services or touched.nodes or touched.ranges):
+        return {}
     keys: Iterable[ServiceKey] = now.services if touched is None else sorted(touched.services)
     found: dict[Any, Any] = {}
     ranges = now.service_ranges
