@@ -6,7 +6,6 @@ process of its own. The node's ranges are 10.1.1.0/24 and fd01::/64.
 
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -154,7 +153,8 @@ def test_a_pod_and_its_lease_outlive_the_agent_and_a_spooled_del_reaches_the_plu
 
 LATE = """#!/bin/sh
 {real}
-touch {directory}/given
+echo $$ >{directory}/giving
+mv {directory}/giving {directory}/given
 exec sleep 1000
 """
 
@@ -176,8 +176,7 @@ def test_killed_between_the_plugins_answer_and_the_store_the_next_agent_gives_ba
     plugins.agent.stop(signal.SIGKILL)
     adding.join()
     assert (len(data(plugins)), len(leases(plugins))) == (2, 1)
-    for line in subprocess.run(["pgrep", "-f", f"^/bin/sh {real}"], capture_output=True, text=True).stdout.split():
-        subprocess.run(["kill", "-9", f"-{line}"], check=True)  # a killed agent's plugin is its own group
+    os.killpg(int((plugins.directory / "given").read_text()), signal.SIGKILL)  # a plugin is a group of its own
     real.unlink()
     real.symlink_to(target)
     plugins.agent.start()
