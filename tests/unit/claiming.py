@@ -127,7 +127,7 @@ class Agent:
 
 
 async def _pause(seconds: float) -> None:
-    await asyncio.sleep(min(seconds, 0.02))
+    await asyncio.sleep(min(seconds, 0.003))
 
 
 @asynccontextmanager

@@ -50,7 +50,7 @@ async def test_a_cluster_without_pools_costs_nothing(pools: bool, tmp_path: Path
         assert one.claimer.errors == one.source.errors == ()
 
 
-def _done_and_lost(verb: str) -> Any:
+def done_and_lost(verb: str) -> Any:
     """The server does it, and nobody hears that it did."""
 
     async def fault(fake: FakeApi, request: Any) -> Any:
@@ -96,7 +96,7 @@ async def test_an_answer_that_was_lost_is_asked_for(verb: str, tmp_path: Path) -
     fake = FakeApi()
     fake.put("nodes", node("one"))
     fake.put("podpools", kube_records.pool("pods", "10.1.0.0/24", blockSizes={"ipv4": 28}))
-    fake.faults[verb, "podblocks"].append(_done_and_lost(verb))
+    fake.faults[verb, "podblocks"].append(done_and_lost(verb))
     async with served(fake) as server, at_work(server, "one", tmp_path) as one:
         for number in range(30):
             while (await one.add(f"p{number}")).error is not None:  # as a runtime does, until it is tried again

@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from podwire.cni.errors import CniError, ErrorCode
 from podwire.controller.events import KubeStateChange
@@ -142,12 +142,15 @@ class Claimer:
 
     async def _news(self, news: "asyncio.Future[Happened]") -> None:
         """Until something has happened, or what was learnt is doubtful."""
-        stirred = asyncio.ensure_future(self._stirred.wait())
+        others: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._stirred.wait())]
+        if self._learnt:
+            others.append(asyncio.ensure_future(self._chance.pause(DOUBT_SECONDS)))
+        waiting: list[asyncio.Future[Any]] = [news, *others]
         try:
-            limit = DOUBT_SECONDS if self._learnt else None
-            await asyncio.wait((news, stirred), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stirred.cancel()
+            for it in others:
+                it.cancel()
 
     # --- what is due -----------------------------------------------------------------------------
 
