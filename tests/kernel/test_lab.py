@@ -17,8 +17,8 @@ import pytest
 from podwire.lab import control, layout, lifecycle, process, spaces
 from podwire.lab.layout import Lab, LabError
 from podwire.lab.paths import questions
-from podwire.lab.probe import ask, open_socket
-from podwire.lab.questions import REFUSED, Answer, name_of, parse_port
+from podwire.lab.probe import ask, open_socket, put
+from podwire.lab.questions import REFUSED, Answer, judge, name_of, names_of, parse_port
 from podwire.lab.topology import path_of, station_space
 from podwire.lab.views import LabView
 from podwire.model.objects import Protocol
@@ -201,16 +201,23 @@ def test_the_host_network_answers_by_the_address_that_was_asked(root: Path, mani
             assert (str(answer), answer.port) == (name_of(monitor), port), (address, protocol, answer)
 
 
-def test_ports_of_the_node_lead_to_pods_as_the_manifests_say(root: Path, manifests: Path, lab: Lab) -> None:
+def test_ports_of_the_node_lead_to_pods_as_the_manifests_say(root: Path, manifests: Path, two_nodes: Lab) -> None:
     (manifests / "ports.yaml").write_text(PORTS, encoding="utf-8")
-    seen = control.view(lab, control.Sync())
+    assert podwire(root, NAME, "client").returncode == 0
+    seen = control.view(two_nodes, control.Sync())
     pod = next(it for it in seen.pods if it.name == "door")
     assert (pod.problem, pod.host_ports) == ("", ("8001/TCP to 8080", "127.0.0.1:8002/UDP to 8080"))
     leader = path_of(next(it.space for it in seen.pods if it.name.startswith("leader")))
-    (node,) = seen.nodes
+    node = next(it for it in seen.nodes if it.name == pod.node)
     for address in node.addresses:
         assert str(ask(leader, address, 8001, Protocol.TCP)) == name_of(pod)
     assert str(ask(path_of(node.space), "127.0.0.1", 8002, Protocol.UDP)) == name_of(pod)
+    asked = [it for it in questions(seen) if "host port" in it.path]
+    ways = {f"{source} to host port, {whose} node" for source in ("pod", "node") for whose in ("own", "other")}
+    assert {it.path for it in asked} == ways | {"client to host port"}
+    for question in asked:
+        told = judge(question, list(put(question)), names_of(seen.nodes))
+        assert told.right, told
     row = next(line for line in podwire(root, NAME, "status").stdout.splitlines() if " door " in line)
     assert row.rstrip().endswith("8001/TCP to 8080, 127.0.0.1:8002/UDP to 8080")
 

@@ -93,6 +93,36 @@ def test_every_kind_of_way_is_asked() -> None:
     }
 
 
+MAPPED = (
+    "8001/TCP to 8080",
+    "192.168.99.1:8002/UDP to 8080",
+    "[fd00:99::1]:8003/TCP to 8080",
+    "127.0.0.1:8004/TCP to 8080",  # the node's alone
+    "192.168.99.2:8005/TCP to 8080",  # another node's
+    "30080/TCP to 8080",  # a Service's, there
+)
+
+
+def test_ports_of_the_node_that_lead_to_a_pod_are_asked_of_its_node() -> None:
+    pods = tuple(msgspec.structs.replace(it, host_ports=MAPPED if it.name == "db-0" else ()) for it in LAB.pods)
+    asked = [it for it in questions(msgspec.structs.replace(LAB, pods=pods)) if "host port" in it.path]
+    assert {(it.host, it.port) for it in asked} == {
+        ("192.168.99.1", 8001),
+        ("fd00:99::1", 8001),
+        ("192.168.99.1", 8002),
+        ("fd00:99::1", 8003),
+    }
+    seen = {(it.path, it.source.pod == "default/db-0"): it.wanted["default/db-0"] for it in asked if ":" not in it.host}
+    assert seen == {
+        ("pod to host port, own node", False): "",
+        ("pod to host port, own node", True): "10.244.1.1",  # itself
+        ("pod to host port, other node", False): "",
+        ("node to host port, own node", False): "",
+        ("node to host port, other node", False): "",
+        ("client to host port", False): "",
+    }
+
+
 def test_every_service_is_asked_from_every_node() -> None:
     asked = {(it.target, it.source.node) for it in questions(LAB) if it.path.endswith((" IP", "backends", "DNS"))}
     for name in ("web", "one", "none", "kube-dns"):

@@ -7,7 +7,7 @@ is seen as it is wherever the answer comes back by the node that balances; else 
 from collections.abc import Iterable, Iterator, Mapping
 
 from podwire.lab.names import DOMAIN
-from podwire.lab.questions import ITSELF, Lookup, Question, Source, name_of, own_of, parse_port
+from podwire.lab.questions import ITSELF, Lookup, Question, Source, name_of, own_of, parse_host_port, parse_port
 from podwire.lab.system import DNS_SERVICE
 from podwire.lab.topology import path_of
 from podwire.lab.views import LabView, NodeView, PodView, ServiceView
@@ -25,6 +25,8 @@ def questions(lab: LabView) -> Iterator[Question]:
     for service in lab.services:
         yield from _to_node_ports(lab, service)
         yield from _to_external_ips(lab, service)
+    for asked in _running(lab):
+        yield from _to_host_ports(lab, asked)
     for service in [it for it in lab.services if balanced(it)][:1]:
         yield from _to_nobody(lab, service)
 
@@ -135,6 +137,24 @@ def _to_node_ports(lab: LabView, service: ServiceView) -> Iterator[Question]:
                     wanted = _clients(lab, service, source, node.name, host)
                     path, target = f"{_kind(source)} to node port{whose}", f"{_of(service)}, {node.name}"
                     yield Question(path, source, target, host, number, protocol, wanted)
+
+
+def _to_host_ports(lab: LabView, asked: PodView) -> Iterator[Question]:
+    """At its node, from the pod itself too. Where a Service has a node port of that number, the Service answers."""
+    nodes = {it.name: it for it in lab.nodes if it.on}
+    if asked.node not in nodes or not asked.host_ports:
+        return
+    home = nodes[asked.node]
+    taken = {(outside, protocol) for it in lab.services for _, outside, protocol in map(parse_port, it.ports)}
+    strangers = [pod for pod in _running(lab) if pod is not asked and pod.node in nodes]
+    sources = (*(_pod(lab, pod) for pod in (*_one_on_each(strangers), asked)), *_nodes(lab), *_outside(lab))
+    for at, number, protocol in map(parse_host_port, asked.host_ports):
+        for source in sources if (number, protocol) not in taken else ():
+            whose = f", {'own' if home.name == source.node else 'other'} node" if source.node else ""
+            for host in [address for address in home.addresses if at in ("", address)]:
+                seen = _seen(lab, source, home, asked, nodes, ":" in host)
+                path = f"{_kind(source)} to host port{whose}"
+                yield Question(path, source, _words(asked), host, number, protocol, {name_of(asked): seen})
 
 
 def _to_external_ips(lab: LabView, service: ServiceView) -> Iterator[Question]:

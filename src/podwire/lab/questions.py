@@ -165,6 +165,14 @@ def parse_port(text: str) -> tuple[int, int, Protocol]:
     return int(number), int(outside or 0), Protocol[protocol]
 
 
+def parse_host_port(text: str) -> tuple[str, int, Protocol]:
+    """`8001/TCP to 80`, `127.0.0.1:8001/TCP to 80` and `[fd00::1]:8001/TCP to 80` as a view has them: address or "",
+    and the node's port."""
+    at, _, port = text.partition(" ")[0].rpartition(":")
+    number, _, protocol = port.partition("/")
+    return at.strip("[]"), int(number), Protocol[protocol]
+
+
 def name_of(pod: PodView) -> str:
     return f"{pod.namespace}/{pod.name}"
 
