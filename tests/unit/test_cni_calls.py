@@ -164,6 +164,36 @@ async def test_a_call_may_come_in_any_parts(started: Started, socket: Path, part
         assert await it.answer(1) == (said(b"cba"), b"\0\x0bgrpc-status\x010")
 
 
+@pytest.mark.parametrize("speaks", [False, True], ids=["waits", "says more"])
+async def test_who_only_waits_is_told_all_at_once(started: Started, socket: Path, speaks: bool) -> None:
+    """The plugin is woken once, by its answer; who says more hears at once what that is answered with."""
+    taken, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(message: bytes) -> bytes:
+        taken.set()
+        await go.wait()
+        return message
+
+    await started(slow)
+    async with client(socket) as it:
+        it.say(PREFACE, NO_SETTINGS, opened(1), body(1, b"abc"))
+        await taken.wait()
+        if speaks:
+            it.say(shim.frame(shim.PING, 0, 0, bytes(8)))
+            assert [frame[:2] for frame in await it.until(shim.PING, 0)] == [
+                (shim.SETTINGS, 0), (shim.SETTINGS, shim.ACK), (shim.PING, shim.ACK)
+            ]  # fmt: skip
+            go.set()
+        else:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(it.reader.readexactly(1), 0.05)
+            go.set()
+            assert [frame[:2] for frame in await it.until(shim.SETTINGS, 0, shim.ACK)] == [
+                (shim.SETTINGS, 0), (shim.SETTINGS, shim.ACK)
+            ]  # fmt: skip
+        assert (await it.answer(1))[0] == said(b"abc")
+
+
 @pytest.mark.parametrize(
     "parts",
     [

@@ -127,6 +127,8 @@ class _Connection(asyncio.Protocol):
         self._hand_over, self._all, self._largest = hand_over, all_of_them, largest
         self._transport: asyncio.Transport | None = None
         self._held, self._greeted, self._continues = bytearray(), False, False
+        self._unsaid = b""
+        """What waits for an answer to be said with it."""
         self._streams: dict[int, _Stream] = {}
         self._given_up = 0
         """Calls under way for whose answer nobody waits any more."""
@@ -182,7 +184,7 @@ class _Connection(asyncio.Protocol):
             self._next = None
         if self._transport is None or self._transport.is_closing() or self._unread:
             return
-        out = bytearray()
+        opens, out = not self._greeted, bytearray()
         try:
             left = self._take_some(out)
         except _Broken as error:
@@ -192,13 +194,22 @@ class _Connection(asyncio.Protocol):
             self._streams.clear()
             self.close()
             return
-        self._write(out)
+        if opens and not left and self._only_waits():
+            self._unsaid = bytes(out)
+        else:
+            self._write(out)
         if left and not self._unread:
             self._next = self._loop.call_soon(self._go_on)
         if left or self._unread:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
+
+    def _only_waits(self) -> bool:
+        """Whether one whole call is all that was said, as a plugin says it: it would be woken twice if what HTTP/2 owes
+        it were not said with the answer. Who goes on speaking is told at once."""
+        stream = self._streams.get(self._newest)
+        return stream is not None and len(self._streams) == 1 == self._newest and stream.whole and not stream.answered
 
     def close(self) -> None:
         if self._transport is not None:
@@ -211,8 +222,10 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _write(self, out: bytes | bytearray) -> None:
-        if out and self._transport is not None:
-            self._transport.write(out)
+        """With what was not said yet."""
+        if (out or self._unsaid) and self._transport is not None:
+            self._transport.write(self._unsaid + out)
+        self._unsaid = b""
 
     # --- what comes ----------------------------------------------------------------------------
 
