@@ -37,7 +37,7 @@ metadata: {{name: {name}}}
 spec:
   cidrs: ["{ipv4}.0/24", "{ipv6}::/112"]
   blockSizes: {{ipv4: 28, ipv6: 124}}
-  reserved: ["{ipv4}.0-{ipv4}.3", "{ipv4}.18/32"]
+  reserved: ["{ipv4}.0-{ipv4}.3", "{ipv4}.18/32", "{ipv6}::17/128"]
   autoAssign: false
 ---
 apiVersion: apps/v1
@@ -70,7 +70,15 @@ spec: {{cidr: "{cidr}", pool: {name}, node: {node}}}
 
 
 MANIFESTS = (
-    pool("blue", BLUE, "fd21")
+    """
+apiVersion: v1
+kind: Pod
+metadata: {name: fixed, annotations: {podwire.io/pool: blue, podwire.io/addresses: "10.21.0.2, fd21::17"}}
+spec: {nodeName: node2, containers: [{name: main, ports: [{containerPort: 8080}]}]}
+"""
+    + pool("blue", BLUE, "fd21")
+    + block(f"{BLUE}.2/32", "blue", "node2")
+    + block("fd21::17/128", "blue", "node2")
     + pool("red", RED, "fd22")
     + "".join(
         block(f"{ipv4}.{16 * number - 16}/28", name, f"node{number}")
@@ -114,7 +122,29 @@ def test_pods_of_two_pools_on_two_nodes_reach_each_other(lab: Lab) -> None:
                 said = probe.ask(path_of(client.space), address, 8080)
                 assert said.pod == f"{server.namespace}/{server.name}", said
                 assert said.client in client.addresses, said
+    # Its addresses are reserved in blocks of node1, and lead to node2 from wherever.
+    fixed = pod_on(seen, 2, "default")
+    assert fixed.addresses == (f"{BLUE}.2", "fd21::17")
+    for client in pods.values():
+        for address in fixed.addresses:
+            assert probe.ask(path_of(client.space), address, 8080).pod == "default/fixed"
     all_right(seen)
+
+
+MORE = """
+apiVersion: v1
+kind: Pod
+metadata: {name: later, annotations: {podwire.io/pool: red}}
+spec: {nodeName: node1, containers: [{name: main, ports: [{containerPort: 8080}]}]}
+"""
+
+
+def test_a_pod_that_comes_later_gets_of_the_pool_that_it_names(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "more.yaml").write_text(MORE)
+    control.ask(lab, control.Sync())
+    seen = control.view(lab)
+    assert next(it.addresses for it in seen.pods if it.name == "later") == (f"{RED}.6", "fd22::13")
+    assert not seen.problems
 
 
 # --- one node ----------------------------------------------------------------------------------

@@ -60,6 +60,11 @@ async def await_settled(sockets: Mapping[str, Path], objects: Iterable[Fields]) 
     )
 
 
+async def await_pods(sockets: Mapping[str, Path], count: int) -> list[str]:
+    """Until each agent knows of so many pods. Answers which does not in time, a line for each."""
+    return await _all(_awaited(node, path, partial(_unknown, path, count)) for node, path in sockets.items())
+
+
 async def await_routes(nodes: Collection[Station], sockets: Mapping[str, Path], spaces: Mapping[str, str]) -> list[str]:
     """Until each node has its routes to the others' pods. `spaces`: their network namespaces. Answers which has not in
     time, a line for each."""
@@ -96,6 +101,13 @@ async def _unlike(path: Path, wanted: tuple[views.ServiceView, ...]) -> str:
     body = await asyncio.to_thread(ask, path, "GET", "/services")
     held = msgspec.json.decode(body, type=views.ServiceList).services
     return "" if settled(wanted, held) else _first_difference(wanted, held)
+
+
+async def _unknown(path: Path, count: int) -> str:
+    """Raises Failed."""
+    body = await asyncio.to_thread(ask, path, "GET", "/status")
+    known = msgspec.json.decode(body, type=views.StatusView).counts["pods"]
+    return "" if known == count else f"it knows {known} pods of {count}"
 
 
 async def _unrouted(space: str, others: Collection[Station]) -> str:

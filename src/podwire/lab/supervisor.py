@@ -18,7 +18,7 @@ from podwire.lab.process import ProgramError
 from podwire.lab.publish import Published, publish, publish_resolver
 from podwire.lab.report import report
 from podwire.lab.services import external_ips
-from podwire.lab.settle import await_routes, await_settled
+from podwire.lab.settle import await_pods, await_routes, await_settled
 from podwire.lab.slices import Listen, RunningPod, listens_on
 from podwire.lab.system import DNS_SERVICE, SYSTEM
 from podwire.lab.userfiles import read_directory
@@ -170,7 +170,10 @@ class Supervisor:
             await self._publish(leaving)
             await self._each(self._finish, renewed)
             leaving -= renewed
-        await self._each(self._begin, wanted.keys() - self.pods.keys())
+        coming = wanted.keys() - self.pods.keys()
+        if coming and any(it.get("kind") == "PodPool" for it in self._plan.passed_on):
+            await self._announce(leaving)
+        await self._each(self._begin, coming)
         await self._each(self._listen, self.pods.keys() - leaving)
         await self._publish(leaving)
         await self.machines.route(self._external_ips())
@@ -181,6 +184,12 @@ class Supervisor:
             self._say(line)
         self._say(f"{len(self.pods)} of {len(wanted)} pods run, {len(self._plan.services)} Services")
         self._due = False
+
+    async def _announce(self, leaving: frozenset[PodKey]) -> None:
+        """What pods ask for of pools stands in their objects: the agents have to know these before."""
+        await self._publish(leaving)
+        count = len(self._plan.pods.keys() - leaving)
+        self.unsettled += await await_pods(self.machines.admin_sockets(), count)
 
     async def _publish(self, leaving: frozenset[PodKey]) -> None:
         """Writes the objects as of now without the pods that leave, and waits until the agents have acted on them."""
