@@ -107,6 +107,18 @@ async def test_an_answer_that_was_lost_is_asked_for(verb: str, tmp_path: Path) -
         assert not fake.faults[verb, "podblocks"]
 
 
+async def test_answers_that_change_nothing_are_not_asked_for_without_end(tmp_path: Path) -> None:
+    fake = FakeApi()
+    _one_pool(fake)
+    fake.faults["post", "podblocks"].extend([answering(409, "AlreadyExists")] * 12)
+    async with served(fake) as server, at_work(server, "one", tmp_path) as one:
+        told: set[str] = set()
+        while one.blocks != {BLOCK}:
+            told.update(one.claimer.errors)
+            await asyncio.sleep(0)
+    assert told == {"podblock/10.1.0.0/28 (take): still due, 5 answers later"}
+
+
 async def test_an_add_is_told_why_its_block_can_not_be_taken(tmp_path: Path) -> None:
     fake = FakeApi()
     _one_pool(fake)

@@ -134,6 +134,7 @@ class Claimer:
                 self._done = self._begun
                 self._ended.notify_all()
             if failed:
+                news.cancel()
                 await self._chance.pause(backoff(self._failures - 1, self._chance.luck()))
             else:
                 await self._news(news)
@@ -149,7 +150,7 @@ class Claimer:
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for it in others:
+            for it in waiting:
                 it.cancel()
 
     # --- what is due -----------------------------------------------------------------------------
@@ -169,6 +170,9 @@ class Claimer:
                     break
             else:
                 wrong.pop(job, None)
+        else:
+            for it in self._due():
+                wrong.setdefault(it, f"{PodBlockKey(it.cidr)} ({it.verb}): still due, {MOST_TRIES} answers later")
         if not wrong:
             wrong = await self._ask_again()
         self._wrong = wrong
