@@ -35,7 +35,7 @@ def model(now: Snapshot, client: Address | None, to: Frontend) -> str | dict[Bac
         for key, it in now.services.items()
         for port in it.ports
         for external in (True, False)
-        if to in named(it, port, external, now.node)
+        if to in named(it, port, external, now)
     ]
     if not claimants:
         return NOT_OURS
@@ -43,7 +43,7 @@ def model(now: Snapshot, client: Address | None, to: Frontend) -> str | dict[Bac
     # Of two ports with one frontend the later counts, and its later kind of address.
     of_first = [claim for claim in claimants if claim[2] == first_name]
     port = max((claim[4] for claim in of_first), key=service.ports.index)
-    external = to in named(service, port, True, now.node)
+    external = to in named(service, port, True, now)
     if to.address in service.balancer_ips:
         ranges = [cidr for cidr in service.source_ranges if len(cidr.first) == len(to.address)]
         comes_as = (client,) if client is not None else (to.address, *now.node.addresses)
@@ -72,16 +72,26 @@ def model(now: Snapshot, client: Address | None, to: Frontend) -> str | dict[Bac
     return {b: now.local.local_weight if b in ready_here else 1 for b in everywhere} or REFUSED
 
 
-def named(it: Service, port: Any, external: bool, node: Node) -> set[Frontend]:
-    if not external:  # one that this node has itself is no Service's
-        mine = set(it.cluster_ips) - set(node.addresses)
-        return {Frontend(address, port.protocol, port.port) for address in mine}
-    found = {Frontend(address, port.protocol, port.port) for address in (*it.external_ips, *it.balancer_ips)}
+def named(it: Service, port: Any, external: bool, now: Snapshot) -> set[Frontend]:
+    node, addresses = now.node, (*it.external_ips, *it.balancer_ips) if external else it.cluster_ips
+    found = {Frontend(address, port.protocol, port.port) for address in addresses if address not in others(it, now)}
+    if not external:
+        return found
     for size in {len(address) for address in it.cluster_ips} if port.node_port else ():
         first = next((address for address in node.addresses if len(address) == size), None)
         if first is not None:
             found.add(Frontend(first, port.protocol, port.node_port))
     return found
+
+
+def others(it: Service, now: Snapshot) -> set[Address]:
+    """What a Service names and can't have: what is in a block of pods; and a cluster IP that is this node's, which it
+    has not for its load balancer's either."""
+    blocks = [*(block for node in now.nodes.values() for block in node.pod_cidrs), *(key.cidr for key in now.blocks)]
+    mine, cluster_ips = set(now.node.addresses), set(it.cluster_ips)
+    all_ = {*it.cluster_ips, *it.external_ips, *it.balancer_ips}
+    in_blocks = {address for address in all_ if any(address in block for block in blocks)}
+    return (in_blocks - mine) | (cluster_ips & (mine | in_blocks))
 
 
 def choose(members: list[tuple[Member, Backend]], now: Snapshot) -> set[Backend]:
