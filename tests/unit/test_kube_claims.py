@@ -145,6 +145,24 @@ async def test_the_first_add_waits_for_the_first_block(tmp_path: Path) -> None:
         assert len(await agreed(server, one)) == 1
 
 
+@pytest.mark.parametrize("attached", [False, True], ids=["before the pod was attached", "after its sandbox had gone"])
+async def test_a_fixed_address_is_given_back_whenever_the_agent_was_killed(attached: bool, tmp_path: Path) -> None:
+    fake = FakeApi()
+    fake.put("nodes", node("one"))
+    fake.put("podpools", kube_records.pool("web", "10.1.0.0/24", reserved=["10.1.0.240/28"], autoAssign=False))
+    async with served(fake) as server:
+        uid = await server.put_pod("db", "one", **{"podwire.io/addresses": "10.1.0.241"})
+        async with at_work(server, "one", tmp_path) as one:
+            if attached:
+                assert (await one.add("db", uid)).error is None
+                await one.delete("db")
+            await one.until(lambda: one.blocks == {"10.1.0.241/32"})
+        assert set(await server.blocks()) == {"10.1.0.241/32"}
+        await server.remove_pod("db")
+        async with at_work(server, "one", tmp_path) as again:
+            assert await agreed(server, again) == {}
+
+
 async def test_another_s_block_is_left_alone_whoever_lives_in_it(tmp_path: Path) -> None:
     """Its record was wiped while nobody watched, and another node took the block."""
     fake = FakeApi()
