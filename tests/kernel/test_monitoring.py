@@ -9,6 +9,7 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -42,13 +43,21 @@ def made(directory: Path) -> AgentProcess:
     return agent
 
 
-@pytest.fixture
-def agent(node: Space, tmp_path: Path) -> Iterator[AgentProcess]:
+@contextmanager
+def at_work(tmp_path: Path, more: str = "") -> Iterator[AgentProcess]:
+    """`more`: of its configuration."""
     agent = made(tmp_path)
+    agent.config.write_text(agent.config.read_text() + more)
     (tmp_path / "manifests" / "web.yaml").write_text(SERVICE)
     agent.start()
     yield agent
     agent.stop(signal.SIGKILL)
+
+
+@pytest.fixture
+def agent(node: Space, tmp_path: Path) -> Iterator[AgentProcess]:
+    with at_work(tmp_path) as agent:
+        yield agent
 
 
 def values(path: str = "/metrics") -> dict[str, float]:
@@ -73,20 +82,26 @@ def test_metrics_and_health_over_tcp(agent: AgentProcess) -> None:
         urlopen(f"http://{METRICS}/status")
 
 
-def test_what_the_kernel_counted_is_told_by_every_door(agent: AgentProcess) -> None:
+@pytest.mark.parametrize("traffic", [False, True], ids=["connections alone", "packets, too"])
+def test_what_the_kernel_counted_is_told_by_every_door(node: Space, tmp_path: Path, traffic: bool) -> None:
     """Seven connections, as the kernel would have them in its set; what comes before the first reading is nobody's."""
+    with at_work(tmp_path, "service_traffic = true\n" if traffic else "") as agent:
+        told_by_every_door(agent, traffic)
+
+
+def told_by_every_door(agent: AgentProcess, traffic: bool) -> None:
     assert values("/metrics/services") == {}
     by_hand("nft add element ip podwire connections '{ 10.96.0.10 . tcp . 80 counter packets 7 bytes 420 }'")
     limit = time.monotonic() + PATIENCE
     while not (found := values("/metrics/services")):  # the first reading, at the start, still serves who asks so soon
         assert time.monotonic() < limit, "it is never told"
-    assert found == {
-        "podwire_service_connections_total default web": 7,
+    packets = {
         "podwire_service_received_packets_total default web": 7,
         "podwire_service_received_bytes_total default web": 420,
         "podwire_service_sent_packets_total default web": 0,
         "podwire_service_sent_bytes_total default web": 0,
     }
+    assert found == {"podwire_service_connections_total default web": 7} | (packets if traffic else {})
     assert values()["podwire_services_connections_total"] == 7
     assert values("/metrics/pods") == {}
     assert agent.say("services", "--stats").stdout.splitlines()[1].split()[:3] == ["default", "web", "7"]
