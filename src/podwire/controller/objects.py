@@ -2,7 +2,7 @@
 
 Invariants: every index is kept by the one function that changes what it indexes. What is touched includes the objects
 that gain or lose by the change (the other claimants of a frontend, whoever named an address that is a node's now, who
-gets room in the data plane or loses it).
+gets room in the data plane or loses it). Services and slices have a room of their own (`claimants.py`).
 """
 
 from collections.abc import Iterable
@@ -11,6 +11,7 @@ from typing import Any
 from immutables import Map
 from msgspec.structs import replace
 
+from podwire.controller.claimants import claim, concerned, put_service, put_slice, with_key
 from podwire.ipam import pools
 from podwire.ipam.own import own_addresses
 from podwire.model.addresses import FAMILIES, Address, Prefix, overlap
@@ -39,19 +40,10 @@ from podwire.model.room import Room
 from podwire.model.snapshot import Snapshot, Touched
 from podwire.nodes.routes import former_networks, underlays
 from podwire.services.backends import zone_of
-from podwire.services.frontends import (
-    NO_ADDRESSES,
-    Claim,
-    addresses_of,
-    claims_of,
-    misplaced,
-    node_port_addresses,
-    node_ports_of,
-)
+from podwire.services.frontends import node_port_addresses
 from podwire.services.room import shared_out
 
 NOTHING = Touched()
-NO_CLAIMS: frozenset[Claim] = frozenset()
 
 
 def changed(now: Snapshot, changes: Iterable[tuple[ObjectKey, Object | None]]) -> tuple[Snapshot, Touched]:
@@ -160,17 +152,17 @@ def _held(now: Snapshot, key: ObjectKey) -> Object | None:
 def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot, Touched]:
     match key, value:
         case ServiceKey(), (Service() | None):
-            return _put_service(now, key, value)
+            return put_service(now, key, value)
         case SliceKey(), (BackendSlice() | None):
-            return _put_slice(now, key, value)
+            return put_slice(now, key, value)
         case PodKey(), (Pod() | None):
-            return replace(now, pods=_set(now.pods, key, value)), NOTHING
+            return replace(now, pods=with_key(now.pods, key, value)), NOTHING
         case NamespaceKey(), (Namespace() | None):
-            return replace(now, namespaces=_set(now.namespaces, key, value)), NOTHING
+            return replace(now, namespaces=with_key(now.namespaces, key, value)), NOTHING
         case ServiceCIDRKey(), (ServiceCIDR() | None):
             return _put_service_cidr(now, key, value)
         case PodPoolKey(), (PodPool() | None):
-            return replace(now, pools=_set(now.pools, key, value)), NOTHING
+            return replace(now, pools=with_key(now.pools, key, value)), NOTHING
     raise TypeError(f"{key}: {value!r}")
 
 
@@ -186,7 +178,7 @@ def _put_homes(now: Snapshot, told: list[tuple[ObjectKey, Object | None]]) -> tu
         match key, value:
             case NodeKey(), (Node() | None):
                 keys.add(key)
-                now = replace(now, nodes=_set(now.nodes, key, value))
+                now = replace(now, nodes=with_key(now.nodes, key, value))
             case PodBlockKey(), (PodBlock() | None):
                 keys.update(NodeKey(it.node) for it in (now.blocks.get(key), value) if it is not None)
                 now = _put_block(now, key, value)
@@ -205,8 +197,8 @@ def _put_homes(now: Snapshot, told: list[tuple[ObjectKey, Object | None]]) -> tu
     services = _moved(now, old.service_ranges)
     if zone_of(now.node) != zone_of(old.node):  # whose hints count
         services |= set(now.services)
-    for name in _concerned(now, moved, node_port_addresses(now) != node_port_addresses(old)):
-        now, rivals = _claim(now, name, now.services[name], old)
+    for name in concerned(now, moved, node_port_addresses(now) != node_port_addresses(old)):
+        now, rivals = claim(now, name, now.services[name], old)
         services |= rivals
     if now.node.addresses != old.node.addresses:  # who may come from where this node may
         services |= {name for name, it in now.services.items() if it.source_ranges and it.balancer_ips}
@@ -223,11 +215,11 @@ def _put_block(now: Snapshot, key: PodBlockKey, block: PodBlock | None) -> Snaps
     was, will = (None if it is None else NodeKey(it.node) for it in (before, block))
     if was != will:
         if was is not None:
-            blocks_of = _set(blocks_of, was, tuple(it for it in blocks_of[was] if it != key.cidr) or None)
+            blocks_of = with_key(blocks_of, was, tuple(it for it in blocks_of[was] if it != key.cidr) or None)
         if will is not None:
             blocks_of = blocks_of.set(will, tuple(sorted((*blocks_of.get(will, ()), key.cidr))))
-    singles = _set(now.singles, key.cidr.first, will) if pools.is_single(key.cidr) else now.singles
-    return replace(now, blocks=_set(now.blocks, key, block), blocks_of=blocks_of, singles=singles)
+    singles = with_key(now.singles, key.cidr.first, will) if pools.is_single(key.cidr) else now.singles
+    return replace(now, blocks=with_key(now.blocks, key, block), blocks_of=blocks_of, singles=singles)
 
 
 def _contested(old: Snapshot, now: Snapshot, moved: set[Any]) -> frozenset[Prefix]:
@@ -251,8 +243,8 @@ def addressed(
     former, measured = former_networks(old, networks), _measured(old, mtus)
     now = replace(old, local=replace(old.local, addresses=addresses, networks=networks, former=former, mtus=measured))
     touched: set[ServiceKey] = set()
-    for name in _concerned(now, set(), node_port_addresses(now) != node_port_addresses(old)):
-        now, rivals = _claim(now, name, now.services[name], old)
+    for name in concerned(now, set(), node_port_addresses(now) != node_port_addresses(old)):
+        now, rivals = claim(now, name, now.services[name], old)
         touched |= rivals
     now, moved = shared_out(now, touched)
     now, more = remeasured(old, now)
@@ -276,31 +268,15 @@ def _crowded(
 ) -> Map[Prefix, frozenset[NodeKey]]:
     for prefix in now.told_ranges:
         others = found.get(prefix, frozenset()) - {key}
-        found = _set(
+        found = with_key(
             found, prefix, (others | {key} if in_range(home, prefix, key == now.local.key) else others) or None
         )
     return found
 
 
-def _concerned(now: Snapshot, moved: set[Any], node_ports: bool) -> list[ServiceKey]:
-    """The Services that name an address that came to be this node's or a pod's, or no longer is; and, where the node
-    ports move, those that have any."""
-    bounds = [(it.first, it.last) if isinstance(it, Prefix) else (it, it) for it in sorted(moved, key=str)]
-    found = []
-    for name, service in now.services.items() if moved or node_ports else ():
-        for address in addresses_of(service):
-            if any(first <= address <= last and len(first) == len(address) for first, last in bounds):
-                found.append(name)
-                break
-        else:
-            if node_ports and any(port.node_port for port in service.ports):
-                found.append(name)
-    return found
-
-
 def _put_service_cidr(now: Snapshot, key: ServiceCIDRKey, cidr: ServiceCIDR | None) -> tuple[Snapshot, Touched]:
     before = now.service_ranges
-    now = replace(now, service_cidrs=_set(now.service_cidrs, key, cidr))
+    now = replace(now, service_cidrs=with_key(now.service_cidrs, key, cidr))
     crowded: Map[Prefix, frozenset[NodeKey]] = Map()
     for name in now.inhabited:
         crowded = _crowded(crowded, now, name, now.home(name))
@@ -322,67 +298,3 @@ def _moved(now: Snapshot, before: tuple[Prefix, ...]) -> set[ServiceKey]:
 
 def _within(address: Address, ranges: tuple[Prefix, ...]) -> bool:
     return any(address in prefix for prefix in ranges)
-
-
-def _put_service(now: Snapshot, key: ServiceKey, service: Service | None) -> tuple[Snapshot, Touched]:
-    old, affinities, health_ports = now, now.affinities, now.health_ports
-    for it, holds in ((now.services.get(key), False), (service, True)):
-        if it is not None:
-            affinities = _index(affinities, it.affinity, key, holds)
-            health_ports = _index(health_ports, it.health_port, key, holds)
-    now = replace(now, services=_set(now.services, key, service), affinities=affinities, health_ports=health_ports)
-    now, touched = _claim(now, key, service, old)
-    return now, Touched(services=frozenset(touched))
-
-
-def _index(
-    index: Map[int, frozenset[ServiceKey]], number: int, key: ServiceKey, holds: bool
-) -> Map[int, frozenset[ServiceKey]]:
-    """0 is no number."""
-    if not number:
-        return index
-    rest = index.get(number, frozenset()) - {key}
-    return _set(index, number, rest | {key} if holds else rest or None)
-
-
-def _claim(now: Snapshot, key: ServiceKey, service: Service | None, old: Snapshot) -> tuple[Snapshot, set[ServiceKey]]:
-    """The indexes of a Service's addresses after it, or a node, has changed; and all whom that concerns."""
-    before = old.services.get(key)
-    lacks = misplaced(now.homes, now.node, service) if service is not None else frozenset[Address]()
-    had = (
-        claims_of(before, node_ports_of(old, before), old.misplaced.get(key, NO_ADDRESSES))
-        if before is not None
-        else NO_CLAIMS
-    )
-    has = claims_of(service, node_ports_of(now, service), lacks) if service is not None else NO_CLAIMS
-    claims, touched = now.claims, {key}
-    alone = (key,)  # nearly all have what they claim to themselves: one tuple does for all of it
-    for claim in had | has:
-        rivals = claims.get(claim, alone)
-        others = () if rivals == alone else tuple(it for it in rivals if it != key)
-        touched.update(others)
-        mine = (tuple(sorted((*others, key))) if others else alone) if claim in has else others
-        claims = _set(claims, claim, mine or None)
-    return replace(now, claims=claims, misplaced=_set(now.misplaced, key, lacks or None)), touched
-
-
-def _put_slice(now: Snapshot, key: SliceKey, part: BackendSlice | None) -> tuple[Snapshot, Touched]:
-    before = now.slices.get(key)
-    slices_of = now.slices_of
-    was, will = (None if it is None else it.service for it in (before, part))
-    if was != will:
-        if was is not None:
-            slices_of = _set(slices_of, was, tuple(it for it in slices_of[was] if it != key) or None)
-        if will is not None:
-            slices_of = slices_of.set(will, tuple(sorted((*slices_of.get(will, ()), key))))
-    return (
-        replace(now, slices=_set(now.slices, key, part), slices_of=slices_of),
-        Touched(services=frozenset(it for it in (was, will) if it is not None)),
-    )
-
-
-def _set(map_: Map[Any, Any], key: Any, value: Any) -> Map[Any, Any]:
-    """None: without the key."""
-    if value is not None:
-        return map_.set(key, value)
-    return map_.delete(key) if key in map_ else map_
