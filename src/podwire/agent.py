@@ -7,7 +7,6 @@ even in the middle of a start, and with a reason where an essential task has end
 """
 
 import asyncio
-import ctypes
 import gc
 import logging
 import os
@@ -20,7 +19,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from podwire import preflight, restoring, shortages, views
+from podwire import memory, preflight, restoring, shortages, views
 from podwire.admin import server as admin
 from podwire.cni import mark
 from podwire.config import Config
@@ -315,14 +314,12 @@ async def _first_resync(agent: Agent, ahead: asyncio.Task[None]) -> bool:
 
 async def _settle_memory() -> None:
     """What a start has made stays, and is never looked through: what it leaves behind in cycles is a few kilobytes.
-    What it has dropped, C's library keeps until it is told otherwise (malloc_trim(3)), where it can be."""
+    What it has dropped is given back."""
     await asyncio.sleep(0)  # until then the loop holds what the first resync answered
     gc.freeze()
     gc.set_threshold(*COLLECT_AT)
     gc.enable()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    memory.give_back()
 
 
 def _tell_if_failed(task: "asyncio.Task[None]") -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from podwire import memory
 from podwire.controller.difference import Difference, Driver, Watched
 from podwire.controller.events import (
     AddPod,
@@ -143,7 +144,9 @@ class Controller:
     def verify_apart(self, drivers: Sequence[Driver]) -> dict[str, Difference]:
         """As `verify`, for a thread of its own: with drivers that nobody else uses, and while transactions go on. So
         what they are about to change counts as drift too. Raises OSError."""
-        return Transaction(self._transaction.capabilities, drivers).drift(self.snapshot)
+        found = Transaction(self._transaction.capabilities, drivers).drift(self.snapshot)
+        memory.give_back()  # it has held all that there is, and what it wants, twice
+        return found
 
     def next_record(self) -> asyncio.Future[Record]:
         """The record of the next event that ends."""
