@@ -254,7 +254,8 @@ def test_whoever_lacks_something_is_told_why(
 ) -> None:
     for key, grant in allocate(known, NAMESPACES, services).items():
         it = services[key]
-        wanted = len(it.asked) if it.asked else len(it.families)
+        whole = it.all_families or not it.asked
+        wanted = max(len(it.asked), len(it.families)) if whole else len(it.asked)
         assert bool(grant.why) == (len(grant.addresses) < wanted or bool(it.unclear))
         assert {address for address, _ in grant.lost} == set(it.holds) - set(grant.addresses)
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from podwire.clustercontroller.writer import status_patch
-from podwire.loadbalancer.allocation import Grant
+from podwire.loadbalancer.allocation import Grant, allocate
 from podwire.loadbalancer.statuses import Status, due, news
 from podwire.model.addresses import IPV4, IPV6, parse_address, parse_range
 from podwire.model.balancers import AddressPool, AddressPoolKey, Balanced, Request
@@ -90,7 +91,17 @@ def test_a_pool_in_full() -> None:
         ),
         (
             {"addresses": ["127.0.0.0/8"]},
-            "spec.addresses[0]: expected addresses that hosts can have; 127.0.0.0 is loopback",
+            (
+                "spec.addresses[0]: expected addresses that hosts can have; "
+                "127.0.0.0-127.255.255.255 has loopback addresses (127.0.0.0/8)"
+            ),
+        ),
+        (
+            {"addresses": ["192.0.2.0/24", "169.0.0.0-170.0.0.0"]},
+            (
+                "spec.addresses[1]: expected addresses that hosts can have; "
+                "169.0.0.0-170.0.0.0 has link-local addresses (169.254.0.0/16)"
+            ),
         ),
         ({"addresses": ["192.0.2.0/24"], "priority": -1}, "spec.priority: expected a number from 0, not -1"),
     ],
@@ -189,6 +200,7 @@ def held(*ingress: str, condition: tuple[str, str, str] | None = None) -> Balanc
     )
 
 
+THEIRS = (("192.0.2.1", "Proxy"), ("name.example", "VIP"))
 ASSIGNED = ("True", "Assigned", "192.0.2.1 of pool a")
 
 
@@ -219,6 +231,20 @@ ASSIGNED = ("True", "Assigned", "192.0.2.1 of pool a")
             Status((("name.example", "VIP"),), ("False", "NoAddress", "there is none")),
             [("Warning", "NoAddress", "there is none")],
             id="somebody else's name stays",
+        ),
+        pytest.param(
+            replace(held("192.0.2.1", "name.example"), ingress=THEIRS),
+            Grant((A,), "", stale=((A, "it is in no pool"),)),
+            Status(THEIRS, ("True", "Stale", "192.0.2.1 is kept, though it is in no pool")),
+            [("Warning", "AddressStale", "192.0.2.1 is kept, though it is in no pool")],
+            id="somebody else's address stays, with its mode and its name",
+        ),
+        pytest.param(
+            replace(held("192.0.2.1"), ingress=THEIRS[:1]),
+            Grant((A,), "a"),
+            Status((("192.0.2.1", "VIP"),), ASSIGNED),
+            [],
+            id="one of a pool is for the nodes",
         ),
         pytest.param(
             held("192.0.2.1", condition=ASSIGNED),
@@ -256,3 +282,48 @@ def test_what_is_written_and_told(
         assert patch["metadata"] == {"resourceVersion": "7"}
         assert patch["status"]["conditions"][0]["observedGeneration"] == 3
         assert ("loadBalancer" in patch["status"]) == (status.ingress != before.ingress)
+
+
+LONG = "n" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("known", "annotations"),
+    [
+        pytest.param(1, {"podwire.io/address-pool": LONG}, id="a pool's name"),
+        pytest.param(1, {"metallb.io/address-pool": "\0\U0001f409\u0308\u2028" * 20_000}, id="odd characters"),
+        pytest.param(1, {"podwire.io/load-balancer-ips": LONG}, id="addresses"),
+        pytest.param(1, {"podwire.io/load-balancer-ips": "10.0.0.1," * 20_000}, id="many addresses"),
+        pytest.param(1, {"podwire.io/allow-shared-ip": LONG}, id="a key"),
+        pytest.param(1, {"podwire.io/give-up-ips": LONG}, id="what it gives up"),
+        pytest.param(2000, {}, id="many pools, none of them free"),
+    ],
+)
+def test_whatever_is_to_be_said_is_written_once(known: int, annotations: Any) -> None:
+    """A status that the API has taken is as it should be: otherwise it would be written for ever."""
+    pools = {
+        AddressPoolKey(f"{'p' * 60}{n}"): AddressPool((parse_range("192.0.2.255-192.0.2.255"),), avoid_buggy=True)
+        if n == 0
+        else AddressPool((parse_range(f"2001:db8::{n:x}-2001:db8::{n:x}"),))
+        for n in range(known)
+    }
+    before = balanced(annotations=annotations, clusterIPs=["10.96.0.1"])
+    assert before is not None
+    grant = allocate(pools, {}, {WEB: before.request})[WEB]
+    status = due(before, grant)
+    assert status is not None
+    written = msgspec.json.decode(status_patch(before, status, "now"))["status"]
+    assert len(written["conditions"][0]["message"]) <= 32768
+    after = balanced(annotations=annotations, clusterIPs=["10.96.0.1"], status=written)
+    assert after is not None
+    assert due(after, allocate(pools, {}, {WEB: after.request})[WEB]) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "changes"),
+    [(None, True), (("False", "NoAddress", "why"), True), (("True", "Stale", "why"), False), (ASSIGNED, False)],
+)
+def test_the_time_of_a_condition_is_of_its_last_change(before: tuple[str, str, str] | None, changes: bool) -> None:
+    status = Status((("192.0.2.1", "VIP"),), ASSIGNED)
+    (condition,) = msgspec.json.decode(status_patch(held(condition=before), status, "now"))["status"]["conditions"]
+    assert ("lastTransitionTime" in condition) == changes

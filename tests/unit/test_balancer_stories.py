@@ -176,6 +176,11 @@ STORIES = {
         {WEB: request(families="4", asked=at("2001:db8::1"))},
         {WEB: ((), "2001:db8::1: the Service has no IPv6 cluster IP; expected IPv4")},
     ),
+    "also where it has all others": Story(
+        BOTH,
+        {WEB: request(families="4", holds=at("192.0.2.1"), asked=at("192.0.2.1", "2001:db8::1"))},
+        {WEB: (("192.0.2.1",), "2001:db8::1: the Service has no IPv6 cluster IP; expected IPv4")},
+    ),
     "an address in no pool": Story(
         BOTH, {WEB: request(asked=at("198.51.100.1"))}, {WEB: ((), "198.51.100.1: it is in no pool that is used")}
     ),

@@ -3,24 +3,30 @@
 Invariants: nothing is given before all objects are known. All of it follows from the objects (`allocation.py`); what is
 remembered beside them is only what was written and is not yet seen again. A status is written on the version that it
 was decided on: where the object has changed since, it is decided anew. What fails is tried again with growing delay,
-and holds up nobody else. Changes that come together are decided once.
+whatever else changes meanwhile; what hangs holds up no later change of others, and has the addresses that it was to be
+given as long as it does. Changes that come together are decided once.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from podwire.loadbalancer.allocation import Grant, allocate
 from podwire.loadbalancer.pools import Pools
 from podwire.loadbalancer.statuses import News, Status, due, news
 from podwire.model.balancers import Balanced, Labels
 from podwire.model.objects import ServiceKey
+from podwire.sources.kube_watch import CHANCE, Chance
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 16
 """Writes under way at a time."""
+PATIENCE = 2.0
+"""Seconds that the writes of one decision are waited for before the next."""
 FIRST_DELAY, LONGEST_DELAY = 0.5, 60.0
 """Seconds before a write that failed is tried again."""
 
@@ -37,11 +43,21 @@ class Cluster(Protocol):
 
 
 class Refused(Exception):
-    """A write that was not done. `changed`: the object is another one by now, or gone."""
+    """A write that was not done. `changed`: the object is another one by now, or gone. `later`: for so many seconds
+    nobody should try again."""
 
-    def __init__(self, why: str, *, changed: bool = False) -> None:
+    def __init__(self, why: str, *, changed: bool = False, later: float = 0.0) -> None:
         super().__init__(why)
-        self.changed = changed
+        self.changed, self.later = changed, later
+
+
+class _Failure(NamedTuple):
+    """Of writes in a row. `until`: by our clock; another version of the object is waited for no longer if `changed`."""
+
+    times: int
+    until: float
+    version: str
+    changed: bool
 
 
 Write = Callable[[ServiceKey, Balanced, Status], Awaitable[Balanced]]
@@ -51,12 +67,14 @@ Tell = Callable[[ServiceKey, Balanced, News], Awaitable[None]]
 
 
 class Allocator:
-    def __init__(self, cluster: Cluster, write: Write, tell: Tell) -> None:
-        self._cluster, self._write, self._tell = cluster, write, tell
+    def __init__(self, cluster: Cluster, write: Write, tell: Tell, chance: Chance = CHANCE) -> None:
+        self._cluster, self._write, self._tell, self._clock = cluster, write, tell, chance.clock
         self._stirred = asyncio.Event()
         self._written: dict[ServiceKey, tuple[Balanced, Balanced]] = {}
         """By Service: what was last seen before a write, and what the write made of it."""
-        self._failures: dict[ServiceKey, int] = {}
+        self._under_way: dict[ServiceKey, tuple[asyncio.Task[None], Grant]] = {}
+        self._failures: dict[ServiceKey, _Failure] = {}
+        self._alarm: asyncio.TimerHandle | None = None
         self.grants: Mapping[ServiceKey, Grant] = {}
         self.written = 0
 
@@ -65,33 +83,69 @@ class Allocator:
         self._stirred.set()
 
     def services(self) -> dict[ServiceKey, Balanced]:
-        """As the API last said, or as we have written them since."""
+        """As the API last said, or as we have written them since, or are about to."""
         seen = self._cluster.services
         self._written = {key: it for key, it in self._written.items() if seen.get(key) == it[0]}
-        return {key: self._written[key][1] if key in self._written else it for key, it in seen.items()}
+        found = {key: self._written[key][1] if key in self._written else it for key, it in seen.items()}
+        for key, (_, grant) in self._under_way.items():
+            if (held := found.get(key)) is not None:
+                found[key] = replace(held, request=replace(held.request, holds=grant.addresses))
+        return found
 
     async def run(self) -> None:
         """Never returns."""
-        while True:
-            await self.once()
-            await self._stirred.wait()
+        try:
+            while True:
+                await self.once()
+                await self._stirred.wait()
+        finally:
+            writes = [task for task, _ in self._under_way.values()]
+            for task in writes:
+                task.cancel()
+            await asyncio.gather(*writes, return_exceptions=True)
 
     async def once(self) -> None:
-        """All that is due now."""
+        """All that is due now, but what hangs."""
         self._stirred.clear()
+        self._collect()
         services = self.services()
         requests = {key: it.request for key, it in services.items()}
         pools, namespaces = self._cluster.pools, self._cluster.namespaces
         # Of ten thousand Services it takes a tenth of a second; all of it is values that never change.
         self.grants = await asyncio.to_thread(allocate, pools, namespaces, requests)
-        self._failures = {key: n for key, n in self._failures.items() if key in services}
         # Without a pool such Services are somebody else's, or nobody's.
-        wanted = ((key, due(services[key], self.grants[key])) for key in sorted(services) if pools)
+        wanted = {key: due(services[key], self.grants[key]) for key in sorted(services) if pools}
+        self._failures = {key: it for key, it in self._failures.items() if wanted.get(key) is not None}
         places = asyncio.Semaphore(AT_ONCE)
-        works = [self._settle(places, key, services[key], status) for key, status in wanted if status is not None]
-        await asyncio.gather(*works)
+        works = [
+            self._start(places, key, services[key], status, self.grants[key])
+            for key, status in wanted.items()
+            if status is not None and key not in self._under_way and not self._waits(key, services[key])
+        ]
+        if works:
+            _, late = await asyncio.wait(works, timeout=PATIENCE)
+            for task in late:  # what changes meanwhile is left alone until it ends
+                task.add_done_callback(lambda _: self.stir())
+        self._collect()
+        self._wake()
 
-    async def _settle(self, places: asyncio.Semaphore, key: ServiceKey, held: Balanced, status: Status) -> None:
+    def _collect(self) -> None:
+        """What has ended. Raises what no write may raise."""
+        for key, (task, _) in list(self._under_way.items()):
+            if task.done():
+                del self._under_way[key]
+                task.result()
+
+    def _start(
+        self, places: asyncio.Semaphore, key: ServiceKey, held: Balanced, status: Status, grant: Grant
+    ) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._settle(places, key, held, status, grant))
+        self._under_way[key] = task, grant
+        return task
+
+    async def _settle(
+        self, places: asyncio.Semaphore, key: ServiceKey, held: Balanced, status: Status, grant: Grant
+    ) -> None:
         async with places:
             seen = self._cluster.services.get(key)
             if seen is None:
@@ -99,19 +153,35 @@ class Allocator:
             try:
                 after = await self._write(key, held, status)
             except Refused as error:
-                self._later(key, error)
+                self._later(key, held, error)
                 return
             self._failures.pop(key, None)
             self.written += 1
             self._written[key] = seen, after
-            for each in news(held, self.grants[key]):
+            for each in news(held, grant):
                 await self._tell(key, held, each)
 
-    def _later(self, key: ServiceKey, error: Refused) -> None:
-        """What has changed comes again by itself: its event stirs us."""
-        failures = self._failures.get(key, 0)
-        self._failures[key] = failures + 1
-        if not error.changed and not failures:
+    def _later(self, key: ServiceKey, held: Balanced, error: Refused) -> None:
+        before = self._failures.get(key)
+        times = before.times if before is not None else 0
+        if not error.changed and not times:
             log.warning("%s: its status can't be written, and is tried again: %s", key, error)
-        delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures, 10))
-        asyncio.get_running_loop().call_later(delay, self.stir)
+        delay = min(LONGEST_DELAY, max(error.later, FIRST_DELAY * 2 ** min(times, 10)))
+        self._failures[key] = _Failure(times + 1, self._clock() + delay, held.version, error.changed)
+
+    def _waits(self, key: ServiceKey, held: Balanced) -> bool:
+        """Whether it is too early to try again."""
+        it = self._failures.get(key)
+        return it is not None and self._clock() < it.until and not (it.changed and it.version != held.version)
+
+    def _wake(self) -> None:
+        """Stirs us when the first of those that wait may be tried again."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        now = self._clock()
+        times = [it.until for it in self._failures.values() if it.until > now]
+        if len(times) < len(self._failures):  # one that has waited long enough meanwhile
+            times.append(now)
+        if times:
+            self._alarm = asyncio.get_running_loop().call_later(min(times) - now, self.stir)

@@ -11,10 +11,13 @@ import signal
 import socket
 from typing import NamedTuple
 
-from podwire.clustercontroller.allocator import Allocator
+from podwire.clustercontroller.allocator import Allocator, Refused
 from podwire.clustercontroller.objects import Objects
 from podwire.clustercontroller.writer import NAME, Writer
 from podwire.config import Kubernetes
+from podwire.loadbalancer.statuses import Status
+from podwire.model.balancers import Balanced
+from podwire.model.objects import ServiceKey
 from podwire.preflight import CannotStart
 from podwire.sources.kube_api import Api
 from podwire.sources.kube_config import KubeConfigError, read_access
@@ -39,12 +42,18 @@ class Controller:
         identity = settings.identity or f"{socket.gethostname()}_{os.getpid()}"
         self._settings = settings._replace(identity=identity)
         self.objects = Objects(api, settings.unclassed, self._stir, chance)
-        writer = Writer(api, settings.unclassed, identity, chance)
-        self.allocator = Allocator(self.objects, writer.write, writer.tell)
+        self._writer = Writer(api, settings.unclassed, identity, chance)
+        self.allocator = Allocator(self.objects, self._write, self._writer.tell, chance)
         self.lease = Lease(api, settings.namespace, NAME, identity, chance)
 
     def _stir(self) -> None:
         self.allocator.stir()
+
+    async def _write(self, key: ServiceKey, held: Balanced, status: Status) -> Balanced:
+        """Raises Refused, also once the lease may be somebody else's: whoever was halted learns of that later."""
+        if not self.lease.held:
+            raise Refused("the lease was not renewed in time")
+        return await self._writer.write(key, held, status)
 
     async def run(self) -> None:
         """Until cancelled. Raises Lost once another may work in our place."""

@@ -22,6 +22,8 @@ from podwire.sources.lease import micro_time
 log = logging.getLogger(__name__)
 NAME = "podwire-controller"
 """Who tells Events; the Lease's name, too."""
+LONGEST_NOTE = 1024
+"""Bytes of an Event's message (Kubernetes API, NoteLengthLimit)."""
 
 
 class Writer:
@@ -36,7 +38,7 @@ class Writer:
             answer = await self._api.patch(f"/api/v1/namespaces/{key.namespace}/services/{key.name}/status", body)
             _, after = read_service(msgspec.json.decode(answer, type=BalancedService), self._unclassed)
         except ApiError as error:
-            raise Refused(str(error), changed=error.status in (404, 409)) from None
+            raise Refused(str(error), changed=error.status in (404, 409), later=error.retry_after) from None
         except (Invalid, msgspec.DecodeError) as error:
             raise Refused(f"the answer can't be read: {error}") from None
         if after is None:
@@ -52,7 +54,7 @@ class Writer:
             "involvedObject": about,
             "type": news.type,
             "reason": news.reason,
-            "message": news.message[:1024],
+            "message": news.message.encode()[:LONGEST_NOTE].decode(errors="ignore"),
             "reportingComponent": NAME,
             "reportingInstance": self._identity,
             "action": "Allocate",
@@ -68,16 +70,18 @@ class Writer:
 
 
 def status_patch(held: Balanced, status: Status, now: str) -> bytes:
-    """A strategic merge patch: conditions are merged by type, addresses take the others' place."""
+    """A strategic merge patch: conditions are merged by type, addresses take the others' place. The time is of the
+    last change of the condition's status (API conventions), and stays as it is where that does."""
     word, reason, message = status.condition
-    condition = {
+    condition: dict[str, Any] = {
         "type": CONDITION,
         "status": word,
         "reason": reason,
-        "message": message[:32768],
+        "message": message,
         "observedGeneration": held.generation,
-        "lastTransitionTime": now,
     }
+    if held.condition is None or held.condition[0] != word:
+        condition["lastTransitionTime"] = now
     ingress = [{"ip": ip, "ipMode": mode} for ip, mode in status.ingress]
     body: dict[str, Any] = {"metadata": {"resourceVersion": held.version}, "status": {"conditions": [condition]}}
     if status.ingress != held.ingress:

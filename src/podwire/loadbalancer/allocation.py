@@ -98,7 +98,7 @@ def _stale(state: _State, key: ServiceKey, request: Request, kept: Iterable[Addr
 def _complete(state: _State, key: ServiceKey, request: Request, kept: tuple[Address, ...], lost: Told) -> Grant:
     has = Grant(kept, _pool_of(state, kept), stale=_stale(state, key, request, kept), lost=lost)
     missing = [it for it in request.families if it not in map(family_of, kept)]
-    if request.unclear or not missing:
+    if request.unclear or not (missing or set(request.asked) - set(kept)):
         return replace(has, why=request.unclear)
     if request.asked:
         return _as_asked(state, key, request, has)

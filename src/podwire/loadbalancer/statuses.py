@@ -1,7 +1,8 @@
 """What a Service's status should say of its addresses, and what is news. Pure.
 
-Invariants: a status that says already what it should is not written. What stands there of somebody else's (a name, by
-another controller) is not taken away by who has no address to give.
+Invariants: a status that says already what it should is not written, so what it should say is what the API keeps of it.
+What stands there of somebody else's (a name, an address of no pool with its mode) is left as it is by who has no
+address to give.
 """
 
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from podwire.model.balancers import Balanced
 VIP = "VIP"
 """Packets come with the address as their destination (KEP-1860)."""
 NORMAL, WARNING = "Normal", "Warning"
+LONGEST_MESSAGE = 32768
+"""Characters of a condition's message (Kubernetes API, meta/v1 Condition)."""
 
 
 class Status(NamedTuple):
@@ -31,9 +34,8 @@ class News(NamedTuple):
 
 
 def wanted(held: Balanced, grant: Grant) -> Status:
-    ingress = tuple((show_address(it), VIP) for it in grant.addresses)
-    if not ingress and not held.request.holds:
-        ingress = held.ingress
+    nothing_ours = not grant.pool and not grant.lost
+    ingress = held.ingress if nothing_ours else tuple((show_address(it), VIP) for it in grant.addresses)
     return Status(ingress, _condition(grant))
 
 
@@ -44,6 +46,11 @@ def due(held: Balanced, grant: Grant) -> Status | None:
 
 
 def _condition(grant: Grant) -> tuple[str, str, str]:
+    status, reason, message = _told(grant)
+    return status, reason, message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 3]}..."
+
+
+def _told(grant: Grant) -> tuple[str, str, str]:
     of = f" of pool {grant.pool}" if grant.pool else ""
     has = " and ".join(map(show_address, grant.addresses))
     stale = "; ".join(f"{show_address(it)} is kept, though {why}" for it, why in grant.stale)

@@ -181,9 +181,9 @@ def special(address: Address) -> str | None:
     return next((kind for prefix, kind in _SPECIAL if address in prefix), None)
 
 
-def special_in(prefix: Prefix) -> str | None:
+def special_in(given: Prefix | AddressRange) -> str | None:
     """What kind of such addresses the range has: `loopback addresses (127.0.0.0/8)`."""
-    return next((f"{kind} addresses ({each})" for each, kind in _SPECIAL if overlap(prefix, each)), None)
+    return next((f"{kind} addresses ({it})" for it, kind in _SPECIAL if it.first in given or given.first in it), None)
 
 
 def parse_host_port(text: str) -> tuple[Address, int]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from msgspec import field
 
-from podwire.model.addresses import Address, AddressRange, family_of, parse_range, show_address, special
+from podwire.model.addresses import Address, AddressRange, family_of, parse_range, special_in
 from podwire.model.balancers import AddressPool, AddressPoolKey, Balanced, Labels, Request
 from podwire.model.objects import NamespaceKey, Requirement, ServiceKey
 from podwire.sources.fields import (
@@ -155,9 +155,8 @@ def _range(text: str) -> AddressRange:
         found = parse_range(text)
     except ValueError as error:
         raise Invalid("", f"{error}; such as 192.0.2.0/28 or 192.0.2.10-192.0.2.19") from None
-    for end in (found.first, found.last):
-        if (kind := special(end)) is not None:
-            raise Invalid("", f"expected addresses that hosts can have; {show_address(end)} is {kind}")
+    if (others := special_in(found)) is not None:
+        raise Invalid("", f"expected addresses that hosts can have; {found} has {others}")
     return found
 
 

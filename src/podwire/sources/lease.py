@@ -1,11 +1,13 @@
 """Who of several works: a Lease of the Kubernetes API, as client-go's leader election uses it (coordination.k8s.io/v1).
 
 Invariants: whoever holds it renews it long before others may take it, and stops working before they may: by its own
-clock, never by the times that stand in the Lease, since two machines' clocks differ. One that nobody has renewed for
+clock, never by the times that stand in the Lease, since two machines' clocks differ; also where the API does not answer
+at all. One that nobody has renewed for
 its whole duration, as seen from here, is free. Each change names the version that it was decided on, so that of two
 takers one gets it.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable
 from datetime import UTC, datetime
@@ -51,6 +53,13 @@ class Lease:
         self._seen: tuple[LeaseObject, float] | None = None
         """The last one that differed, and when it was first seen so, by our clock."""
         self.holder = ""
+        self._renewed = float("-inf")
+        """When we last asked for what we got: others may count from then on."""
+
+    @property
+    def held(self) -> bool:
+        """Whether it is surely ours: nobody else may have taken it."""
+        return self._chance.clock() - self._renewed < RENEWED_WITHIN
 
     async def acquire(self) -> None:
         """Returns once it is ours."""
@@ -68,18 +77,20 @@ class Lease:
 
     async def hold(self) -> None:
         """Renews it. Raises Lost once that has failed for too long, or somebody else has it."""
-        renewed = self._chance.clock()
         while True:
             await self._chance.pause(EVERY)
+            left = self._renewed + RENEWED_WITHIN - self._chance.clock()
             try:
-                if await self._try():
-                    renewed = self._chance.clock()
-                    continue
+                async with asyncio.timeout(max(left, EVERY)):
+                    if await self._try():
+                        continue
                 if self.holder != self._identity:
                     raise Lost(f"lease {self._name} is held by {self.holder or 'nobody'}")
+            except TimeoutError:
+                log.warning("lease %s can't be renewed: no answer in time", self._name)
             except (ApiError, msgspec.DecodeError) as error:
                 log.warning("lease %s can't be renewed: %s", self._name, error)
-            if self._chance.clock() - renewed > RENEWED_WITHIN:
+            if not self.held:
                 raise Lost(f"lease {self._name} was not renewed for {RENEWED_WITHIN:g} s")
 
     async def release(self) -> None:
@@ -93,6 +104,14 @@ class Lease:
 
     async def _try(self) -> bool:
         """Whether it is ours, renewed. Raises ApiError, msgspec.DecodeError."""
+        asked = self._chance.clock()
+        won = await self._attempt()
+        if won:
+            self._renewed = asked
+        return won
+
+    async def _attempt(self) -> bool:
+        """As `_try`."""
         found, now = await self._read(), self._now()
         mine = {"holderIdentity": self._identity, "leaseDurationSeconds": int(DURATION), "renewTime": now}
         if found is None:
