@@ -121,6 +121,16 @@ STORIES = {
         {WEB: request(created="1"), DNS: request(created="2")},
         {WEB: (("192.0.2.1",), ""), DNS: (("198.51.100.1",), "")},
     ),
+    "of many pools a few are named": Story(
+        {f"{n:02}": pool(f"2001:db8::{n}-2001:db8::{n}") for n in range(11)},
+        {WEB: request()},
+        {
+            WEB: (
+                (),
+                "no address: " + "".join(f"pool {n:02} has no IPv4 addresses; " for n in range(8)) + "and 3 more pools",
+            )
+        },
+    ),
     "a selector that selects no namespace lets nobody in, not even by an address": Story(
         {"a": pool("192.0.2.0/24", namespace_selectors=selected("team", "none"))},
         {WEB: request(asked=at("192.0.2.7"))},

@@ -20,6 +20,8 @@ from podwire.model.addresses import IPV4, Address, Family, family_of, show_addre
 from podwire.model.balancers import AddressPool, Request
 from podwire.model.objects import ServiceKey, Value
 
+MOST_TOLD = 8
+"""Pools that are named where none of them has what is asked for."""
 Told = tuple[tuple[Address, str], ...]
 """Of addresses, why."""
 
@@ -213,7 +215,10 @@ def _no_pool(state: _State) -> str:
 
 def _nothing_free(state: _State, request: Request, names: list[str]) -> str:
     need = " of both families, as ipFamilyPolicy RequireDualStack asks" if request.all_families else ""
-    return f"no address{need}: {'; '.join(_lacks(state, request, name) for name in names)}"
+    told = [_lacks(state, request, name) for name in names[:MOST_TOLD]]
+    if len(names) > MOST_TOLD:
+        told.append(f"and {len(names) - MOST_TOLD} more pools")
+    return f"no address{need}: {'; '.join(told)}"
 
 
 def _lacks(state: _State, request: Request, name: str) -> str:

@@ -64,13 +64,14 @@ class Holders:
         shared = self._together.get((request.sharing, request.backends), {}) if request.sharing else {}
         if not shared:
             return free
-        may = [it for it in shared if family_of(it) == family and it in pool and self.why_not(it, request) is None]
+        # All of one group, so that ports alone keep them apart; many may be looked at for each that asks.
+        open_ = (it for it in shared if self._ports[it].isdisjoint(request.ports))
+        may = [it for it in open_ if len(it) == family.size and it in pool]
         return min((*may, *((free,) if free is not None else ())), key=pool.place, default=None)
 
     def _lowest_free(self, name: str, pool: AddressPool, family: Family) -> Address | None:
         at = name, family
-        found = self._found.get(at)
-        if found is not None and found not in self._of:
+        if at in self._found and ((found := self._found[at]) is None or found not in self._of):
             return found
         left = self._left.setdefault(at, _addresses(pool, family))
         self._found[at] = next((it for it in left if it not in self._of), None)
