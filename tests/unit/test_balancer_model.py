@@ -123,10 +123,12 @@ class Model:
     def keep(self, key: ServiceKey, request: Request) -> None:
         for it in sorted(request.holds, key=number_of):
             family = IPV4 if len(it) == 4 else IPV6
-            if family not in request.families or it in request.gives_up or len(it) in map(len, self.has[key]):
+            if family not in request.families or len(it) in map(len, self.has[key]):
                 continue
             if request.asked:
                 wanted = it in request.asked
+            elif it in request.gives_up:
+                wanted = False
             else:
                 wanted = request.pool not in self.pools or self.pool_of(it) == request.pool
             if wanted and self.may_share(it, request):
@@ -194,7 +196,7 @@ class Model:
                         continue
                     holders = [key for key, has in self.has.items() if it in has]
                     buggy = self.pools[name].avoid_buggy and family == IPV4 and it[-1] in (0, 255)
-                    if (not buggy or holders) and self.may_share(it, request):
+                    if (not buggy or holders) and it not in request.gives_up and self.may_share(it, request):
                         found.append(it)
             if len(found) <= families.index(family):
                 return None

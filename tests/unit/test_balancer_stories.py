@@ -277,6 +277,27 @@ STORIES = {
     "another pool that is not there takes nothing away": Story(
         ONE, {WEB: request(holds=at("192.0.2.1"), pool="b")}, {WEB: (("192.0.2.1",), "")}
     ),
+    "what it gives up it does not get again, not even where it is the first that is free": Story(
+        TWO, {WEB: request(holds=at("192.0.2.1"), gives_up=at("192.0.2.1"))}, {WEB: (("192.0.2.2",), "")}
+    ),
+    "nor where others would share it": Story(
+        TWO,
+        {
+            WEB: request(sharing="k", holds=at("192.0.2.1"), gives_up=at("192.0.2.1")),
+            DNS: request(sharing="k", port=53, holds=at("192.0.2.1")),
+        },
+        {WEB: (("192.0.2.2",), ""), DNS: (("192.0.2.1",), "")},
+    ),
+    "nor where there is no other": Story(
+        ONE,
+        {WEB: request(holds=at("192.0.2.1"), gives_up=at("192.0.2.1"))},
+        {WEB: ((), "no address: pool a has no free IPv4 address")},
+    ),
+    "what it asks for by name it gives up in vain": Story(
+        TWO,
+        {WEB: request(holds=at("192.0.2.1"), gives_up=at("192.0.2.1"), asked=at("192.0.2.1"))},
+        {WEB: (("192.0.2.1",), "")},
+    ),
     "a second address is asked for, and is somebody's": Story(
         BOTH,
         {

@@ -115,6 +115,20 @@ async def test_once_it_may_be_written_it_is_and_nothing_is_left_to_do() -> None:
     assert await it.told.get() == "web: 192.0.2.1 of pool a"
 
 
+async def test_a_pool_that_is_not_used_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    it = Cluster(web=service("1"))
+    it.pools = {AddressPoolKey(name): AddressPool((parse_range("192.0.2.1-192.0.2.9"),)) for name in "ab"}
+    await it.after(0)
+    await it.after(1)
+    told = "addresspool/b is not used: 192.0.2.1-192.0.2.9 overlaps 192.0.2.1-192.0.2.9 of pool a, which comes first"
+    assert caplog.messages == [told]
+    it.pools = {AddressPoolKey("b"): it.pools[AddressPoolKey("b")]}
+    await it.after(2)
+    it.pools = {**it.pools, AddressPoolKey("a"): it.pools[AddressPoolKey("b")]}
+    await it.after(3)
+    assert caplog.messages == [told, told]
+
+
 @asynccontextmanager
 async def running(it: Cluster) -> AsyncIterator[None]:
     task = asyncio.create_task(it.allocator.run())

@@ -15,9 +15,9 @@ from typing import NamedTuple, Protocol
 from msgspec.structs import replace
 
 from podwire.loadbalancer.allocation import Grant, allocate
-from podwire.loadbalancer.pools import Pools
+from podwire.loadbalancer.pools import Pools, used
 from podwire.loadbalancer.statuses import News, Status, due, news
-from podwire.model.balancers import Balanced, Labels
+from podwire.model.balancers import AddressPoolKey, Balanced, Labels
 from podwire.model.objects import ServiceKey
 from podwire.sources.kube_watch import CHANCE, Chance
 
@@ -75,6 +75,7 @@ class Allocator:
         self._under_way: dict[ServiceKey, tuple[asyncio.Task[None], Grant]] = {}
         self._failures: dict[ServiceKey, _Failure] = {}
         self._alarm: asyncio.TimerHandle | None = None
+        self._unfit: Mapping[AddressPoolKey, str] = {}
         self.grants: Mapping[ServiceKey, Grant] = {}
         self.written = 0
 
@@ -111,6 +112,7 @@ class Allocator:
         services = self.services()
         requests = {key: it.request for key, it in services.items()}
         pools, namespaces = self._cluster.pools, self._cluster.namespaces
+        self._note(used(pools).unfit)
         # Of ten thousand Services it takes a tenth of a second; all of it is values that never change.
         self.grants = await asyncio.to_thread(allocate, pools, namespaces, requests)
         # Without a pool such Services are somebody else's, or nobody's.
@@ -128,6 +130,13 @@ class Allocator:
                 task.add_done_callback(lambda _: self.stir())
         self._collect()
         self._wake()
+
+    def _note(self, unfit: Mapping[AddressPoolKey, str]) -> None:
+        """Each pool that is not used, once."""
+        for key, why in unfit.items():
+            if self._unfit.get(key) != why:
+                log.warning("%s is not used: %s", key, why)
+        self._unfit = unfit
 
     def _collect(self) -> None:
         """What has ended. Raises what no write may raise."""

@@ -74,10 +74,10 @@ def _not_wanted(state: _State, request: Request, address: Address) -> str | None
     """Why the Service itself asks for an address of its own no more."""
     if family_of(address) not in request.families:
         return f"the Service has no {family_of(address)} cluster IP"
+    if request.asked:  # goes before what it gives up
+        return None if address in request.asked else "the Service asks for another"
     if address in request.gives_up:
         return "the Service gives it up"
-    if request.asked:
-        return None if address in request.asked else "the Service asks for another"
     if request.pool in state.used.pools and state.used.pool_of(address) != request.pool:
         return f"the Service asks for one of pool {request.pool}"
     return None

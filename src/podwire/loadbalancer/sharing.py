@@ -59,14 +59,17 @@ class Holders:
         return bool(request.sharing) and alike and self._ports[address].isdisjoint(request.ports)
 
     def first_free(self, name: str, pool: AddressPool, family: Family, request: Request) -> Address | None:
-        """The first that it may have, one that it shares as well as one that nobody has."""
+        """The first that it may have, one that it shares as well as one that nobody has; none that it gives up."""
         free = self._lowest_free(name, pool, family)
+        if free in request.gives_up:
+            others = (it for it in _addresses(pool, family) if it not in request.gives_up)
+            free = next((it for it in others if it not in self._of), None)
         shared = self._together.get((request.sharing, request.backends), {}) if request.sharing else {}
         if not shared:
             return free
         # All of one group, so that ports alone keep them apart; many may be looked at for each that asks.
         open_ = (it for it in shared if self._ports[it].isdisjoint(request.ports))
-        may = [it for it in open_ if len(it) == family.size and it in pool]
+        may = [it for it in open_ if len(it) == family.size and it in pool and it not in request.gives_up]
         return min((*may, *((free,) if free is not None else ())), key=pool.place, default=None)
 
     def _lowest_free(self, name: str, pool: AddressPool, family: Family) -> Address | None:
