@@ -192,9 +192,14 @@ class Server:
         self.lease: LeaseObject | None = None
         self.answers = asyncio.Event()
         self.answers.set()
+        self.listed = asyncio.Event()
 
-    async def get(self, _: str) -> bytes:
+    async def get(self, path: str, query: Any = None) -> bytes:
         await self.answers.wait()
+        if query is not None:
+            self.listed.set()
+            await asyncio.Event().wait()
+        assert "/leases" in path
         if self.lease is None:
             raise ApiError("there is none", 404)
         return msgspec.json.encode(self.lease)
@@ -262,3 +267,27 @@ async def test_who_was_halted_writes_nothing_though_nobody_has_told_it_yet(monke
     with pytest.raises(Refused, match="lease"):
         await controller._write(WEB, service("1"), status)
     assert len(sent) == 1
+
+
+async def test_whoever_takes_over_lists_what_the_last_one_wrote() -> None:
+    """Nothing that it knew before: a watch may be late by seconds."""
+    server, tries = Server(), 0
+    server.lease = LeaseObject(LeaseMeta("1"), LeaseSpec("other", 15))
+    ended = asyncio.Event()
+
+    async def pause(_: float) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 5:
+            assert not server.listed.is_set()
+            server.lease = LeaseObject(LeaseMeta("2"), LeaseSpec("", 1))
+        if tries > 5:
+            await ended.wait()
+
+    controller = asyncio.create_task(Controller(server.as_api(), Settings(identity="me"), Chance(pause=pause)).run())
+    async with asyncio.timeout(GUARD):
+        await server.listed.wait()
+    assert server.lease.spec.holder_identity == "me"
+    controller.cancel()
+    await asyncio.gather(controller, return_exceptions=True)
+    assert server.lease.spec.holder_identity == "", "it is given back, though nothing was ever known"

@@ -1,7 +1,8 @@
 """The controller's process: who works, and until when.
 
 Invariants: one works at a time, whoever holds the Lease; one that loses it ends at once, and starts again as one that
-waits. It holds no state: everything is in the API's objects.
+waits. It holds no state: everything is in the API's objects, which are listed once it holds the Lease, so that all that
+the last holder has written is among them, however late a watch would have told.
 """
 
 import asyncio
@@ -57,32 +58,27 @@ class Controller:
 
     async def run(self) -> None:
         """Until cancelled. Raises Lost once another may work in our place."""
-        watching = asyncio.create_task(self.objects.run())
-        try:
-            await self.objects.watched()
-            log.info("waiting for the lease %s in namespace %s", NAME, self._settings.namespace)
-            await self.lease.acquire()
-            log.info("at work as %s", self._settings.identity)
-            await self._work()
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-
-    async def _work(self) -> None:
-        """Nothing is written by who has lost the lease."""
-        allocating = asyncio.create_task(self.allocator.run())
+        log.info("waiting for the lease %s in namespace %s", NAME, self._settings.namespace)
+        await self.lease.acquire()
+        log.info("at work as %s", self._settings.identity)
         holding = asyncio.create_task(self.lease.hold())
+        tasks = [holding, asyncio.create_task(self.objects.run()), asyncio.create_task(self._allocate())]
         try:
-            await asyncio.wait([allocating, holding], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (allocating, holding):
+            for task in tasks:
                 task.cancel()
-            lost, *_ = await asyncio.gather(holding, allocating, return_exceptions=True)
+            lost, *_ = await asyncio.gather(*tasks, return_exceptions=True)
             if not isinstance(lost, Lost):
                 await self.lease.release()
-        for task in (holding, allocating):
+        for task in tasks:
             if not task.cancelled():
                 task.result()
+
+    async def _allocate(self) -> None:
+        """Never returns."""
+        await self.objects.watched()
+        await self.allocator.run()
 
 
 def run(settings: Settings) -> None:
