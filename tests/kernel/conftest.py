@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.kernel import runtime
-from tests.kernel.rig import MakeSpace, Rig, Space, entered, silence, spaces
+from tests.kernel.rig import MakeSpace, Rig, Space, entered, responders, silence, spaces
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,9 +21,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def make_space() -> Iterator[MakeSpace]:
     """Makes a namespace whose name nobody else has; all are removed at the end."""
+    before = responders()  # of a node that all tests of a module share
     with spaces() as make:
         yield make
-        silence()
+        silence(before)
 
 
 @pytest.fixture

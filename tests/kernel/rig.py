@@ -337,9 +337,14 @@ def respond(space: Space, name: str, port: int = TARGET_PORT, at: tuple[str, str
     _STOPS.append(end)
 
 
-def silence() -> None:
-    """Ends all responders, and with them what held their namespaces."""
-    while _STOPS:
+def responders() -> int:
+    """How many there are: those that came before a test are not the test's."""
+    return len(_STOPS)
+
+
+def silence(but_first: int = 0) -> None:
+    """Ends all responders, and with them what held their namespaces. `but_first`: so many, the oldest, go on."""
+    while len(_STOPS) > but_first:
         _STOPS.pop()()
 
 
