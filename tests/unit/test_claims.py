@@ -164,6 +164,29 @@ def test_what_another_node_has_meanwhile_is_a_conflict_and_nobody_gives_of_it(th
     assert all(not overlap(it.cidr, parse_prefix(theirs)) for it in claims.take)
 
 
+def test_an_address_that_is_reserved_though_a_pod_has_it_is_that_nodes_until_the_pod_goes() -> None:
+    """Else a pod elsewhere that asks for it would get it, too."""
+    held = pods("10.1.0.9", "10.1.0.10")
+    reserving = {WEB: pool("10.1.0.0/16", reserved=("10.1.0.9-10.1.0.9", "10.1.0.20-10.1.0.29"))}
+    mine = {block("10.1.0.0/26"): PodBlock("one", "web")}
+    now = known({**reserving, **mine}, held)
+    assert cidrs_of(due(now)) == ["10.1.0.9/32"]
+    now = done(now, due(now))
+    assert due(now).renew == ()
+    assert due(now).give == ()
+    gone = known({**reserving, **mine, block("10.1.0.9/32"): PodBlock("one", "web")}, pods("10.1.0.10"))
+    assert cidrs_of(due(gone)) == []
+    assert parse_prefix("10.1.0.9/32") in due(gone).give
+    theirs = known({**reserving, **mine, block("10.1.0.9/32"): PodBlock("two", "web")}, held)
+    assert due(theirs).renew == ()
+    (text,) = due(theirs).conflicts
+    assert text == "pod/default/p0: its address 10.1.0.9 is in the block 10.1.0.9/32 of node/two: start it anew"
+
+
+def cidrs_of(claims: Claims) -> list[str]:
+    return [str(it.cidr) for it in claims.renew]
+
+
 def test_addresses_that_another_plugin_has_given_are_nobodys_claim() -> None:
     held = {key: replace(it, delegated=True) for key, it in pods("10.1.0.70").items()}
     assert due(known({ALL: pool("10.1.0.0/24")}, held)).renew == ()

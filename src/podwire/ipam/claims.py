@@ -13,7 +13,7 @@ from podwire.ipam import pools
 from podwire.ipam.own import own_addresses
 from podwire.ipam.pools import Source
 from podwire.ipam.room import free_blocks
-from podwire.ipam.usage import asked_for, block_around, strays, uses
+from podwire.ipam.usage import asked_for, block_around, reserved_since, strays, uses
 from podwire.model.addresses import Address, Family, Prefix, family_of, overlap, show_address
 from podwire.model.objects import NodeKey, PodBlockKey, PodPoolKey, Value
 from podwire.model.snapshot import Snapshot
@@ -40,8 +40,8 @@ NO_WISHES = Wishes()
 
 
 class Claims(Value, frozen=True):
-    """What is due. `renew`: pods live in these, and the cluster's record lacks them. `conflicts`, for people: pods live
-    where another node's block is."""
+    """What is due. `renew`: pods live in these, and the cluster's record lacks them, or their pool has come to reserve
+    them. `conflicts`, for people: pods live where another node's block is."""
 
     take: tuple[Claim, ...] = ()
     give: tuple[Prefix, ...] = ()
@@ -193,7 +193,7 @@ def _renewed(now: Snapshot) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
     """Of addresses that pods have: what the record lacks, and what it gives to others."""
     renew: set[Claim] = set()
     conflicts: list[str] = []
-    for address in strays(now):
+    for address in sorted({*strays(now), *reserved_since(now)}):
         found = block_around(now, address)
         if found is None:
             continue

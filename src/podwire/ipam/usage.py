@@ -10,7 +10,7 @@ from podwire.ipam import blocks, pools
 from podwire.ipam.pools import Source
 from podwire.ipam.room import has_room
 from podwire.model.addresses import Address, Family, Prefix, family_of, prefix_around
-from podwire.model.objects import PodPoolKey, Value
+from podwire.model.objects import PodBlockKey, PodPoolKey, Value
 from podwire.model.snapshot import Snapshot
 
 
@@ -108,6 +108,25 @@ def strays(now: Snapshot) -> tuple[Address, ...]:
     return tuple(sorted(found))
 
 
+def reserved_since(now: Snapshot) -> tuple[Address, ...]:
+    """What pods of this node have of its blocks that their pool has come to reserve, and that is no block of this
+    node's yet: a pod elsewhere that asks for it would get it, too; sorted."""
+    ranges = [each for pool in now.pools.values() for each in pool.reserved]
+    held = (address for it in now.attachments.values() if not it.delegated for address in it.addresses)
+    found = {it for it in held if any(it in each for each in ranges)} if ranges else set()
+    return tuple(sorted(it for it in found if _is_reserved(now, it) and not _is_own_single(now, it)))
+
+
+def _is_reserved(now: Snapshot, address: Address) -> bool:
+    name = pools.pool_around(now, address)
+    return name is not None and any(address in it for it in now.pools[PodPoolKey(name)].reserved)
+
+
+def _is_own_single(now: Snapshot, address: Address) -> bool:
+    block = now.blocks.get(PodBlockKey(Prefix(address, family_of(address).bits)))
+    return block is not None and block.node == now.local.name
+
+
 def block_around(now: Snapshot, address: Address) -> tuple[Prefix, str] | None:
     """Which block of which pool an address is from, whoever has that; None where it is in no pool."""
     name = pools.pool_around(now, address)
@@ -115,5 +134,4 @@ def block_around(now: Snapshot, address: Address) -> tuple[Prefix, str] | None:
         return None
     pool = now.pools[PodPoolKey(name)]
     family = family_of(address)
-    reserved = any(address in it for it in pool.reserved)
-    return prefix_around(address, family.bits if reserved else pool.block_size(family)), name
+    return prefix_around(address, family.bits if _is_reserved(now, address) else pool.block_size(family)), name
