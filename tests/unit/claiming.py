@@ -170,9 +170,9 @@ async def agreed(server: Server, *agents: Agent, alone: bool = True) -> dict[str
             await it.claimer.until_quiet()
         told = await server.blocks()
         mine = {name: {cidr for cidr, (node, _) in told.items() if node == name} for name in (it.name for it in agents)}
-        if all(it.blocks == mine[it.name] for it in agents):
+        if all(it.claimer.quiet and it.blocks == mine[it.name] for it in agents):
             break
-        await asyncio.sleep(0.01)  # a watch is behind
+        await asyncio.sleep(0.01)  # a watch is behind, or has told meanwhile what makes something due
     given = [address for it in agents for addresses in it.pods.values() for address in addresses]
     assert not alone or len(given) == len(set(given))
     return told

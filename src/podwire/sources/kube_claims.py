@@ -109,12 +109,13 @@ class Claimer:
             self._stirred.set()
 
     async def until_quiet(self) -> None:
-        """Nothing is due, and the watch has told what was learnt. What failed is waited for."""
+        """What failed is waited for."""
         async with self._ended:
-            await self._ended.wait_for(lambda: self._quiet)
+            await self._ended.wait_for(lambda: self.quiet)
 
     @property
-    def _quiet(self) -> bool:
+    def quiet(self) -> bool:
+        """Whether nothing is due, and the watch has told what was learnt."""
         return not (self._wrong or self._learnt) and next(self._due(), None) is None
 
     def _lacks(self, wish: Wish) -> bool:
