@@ -12,8 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.clustercontroller import allocator as at_work
-from podwire.clustercontroller.allocator import FIRST_DELAY, LONGEST_DELAY, Allocator, Refused
+from podwire.clustercontroller.allocator import FIRST_DELAY, LONGEST_DELAY, RESTS, Allocator, Refused
 from podwire.clustercontroller.process import Controller, Settings
+from podwire.loadbalancer.allocation import allocate
 from podwire.loadbalancer.pools import Pools
 from podwire.loadbalancer.statuses import News, Status
 from podwire.model.addresses import IPV4, parse_address, parse_range
@@ -45,7 +46,8 @@ class Cluster:
         self.began: defaultdict[ServiceKey, asyncio.Event] = defaultdict(asyncio.Event)
         self.tries: list[tuple[float, ServiceKey, str]] = []
         self.told: asyncio.Queue[str] = asyncio.Queue()
-        self.allocator = Allocator(self, self._write, self._tell, Chance(clock=lambda: self.now))
+        self.rests: asyncio.Queue[float] = asyncio.Queue()
+        self.allocator = Allocator(self, self._write, self._tell, Chance(self.rests.put, clock=lambda: self.now))
 
     async def _write(self, key: ServiceKey, held: Balanced, status: Status) -> Balanced:
         self.tries.append((self.now, key, ", ".join(ip for ip, _ in status.ingress)))
@@ -138,6 +140,22 @@ async def running(it: Cluster) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_decision_that_takes_long_is_rested_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    it, loop = Cluster(), asyncio.get_running_loop()
+    decided: asyncio.Queue[None] = asyncio.Queue()
+
+    def slow(*given: Any) -> Any:
+        it.now += 1
+        loop.call_soon_threadsafe(decided.put_nowait, None)
+        return allocate(*given)
+
+    monkeypatch.setattr(at_work, "allocate", slow)
+    async with running(it):
+        await decided.get()
+        it.allocator.stir()
+        assert await it.rests.get() == RESTS
 
 
 async def test_a_write_that_hangs_holds_up_nobody_and_has_its_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,9 @@ AT_ONCE = 16
 """Writes under way at a time."""
 PATIENCE = 2.0
 """Seconds that the writes of one decision are waited for before the next."""
+RESTS = 3
+"""How many times longer than a decision takes the rest after it is, if anything has changed by then: so that a large
+cluster in which always something changes takes a quarter of a core."""
 FIRST_DELAY, LONGEST_DELAY = 0.5, 60.0
 """Seconds before a write that failed is tried again."""
 
@@ -68,7 +71,10 @@ Tell = Callable[[ServiceKey, Balanced, News], Awaitable[None]]
 
 class Allocator:
     def __init__(self, cluster: Cluster, write: Write, tell: Tell, chance: Chance = CHANCE) -> None:
-        self._cluster, self._write, self._tell, self._clock = cluster, write, tell, chance.clock
+        self._cluster, self._write, self._tell = cluster, write, tell
+        self._clock, self._pause = chance.clock, chance.pause
+        self._took = 0.0
+        """By the last decision, in seconds."""
         self._stirred = asyncio.Event()
         self._written: dict[ServiceKey, tuple[Balanced, Balanced]] = {}
         """By Service: what was last seen before a write, and what the write made of it."""
@@ -98,7 +104,10 @@ class Allocator:
         try:
             while True:
                 await self.once()
+                ended = self._clock()
                 await self._stirred.wait()
+                if (rest := ended + RESTS * self._took - self._clock()) > 0:
+                    await self._pause(rest)
         finally:
             writes = [task for task, _ in self._under_way.values()]
             for task in writes:
@@ -109,6 +118,7 @@ class Allocator:
         """All that is due now, but what hangs."""
         self._stirred.clear()
         self._collect()
+        began = self._clock()
         services = self.services()
         requests = {key: it.request for key, it in services.items()}
         pools, namespaces = self._cluster.pools, self._cluster.namespaces
@@ -118,6 +128,7 @@ class Allocator:
         # Without a pool such Services are somebody else's, or nobody's.
         wanted = {key: due(services[key], self.grants[key]) for key in sorted(services) if pools}
         self._failures = {key: it for key, it in self._failures.items() if wanted.get(key) is not None}
+        self._took = self._clock() - began
         places = asyncio.Semaphore(AT_ONCE)
         works = [
             self._start(places, key, services[key], status, self.grants[key])
