@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from podwire.loadbalancer.allocation import Grant, allocate, usage
+from podwire.loadbalancer.allocation import Grant, allocate
 from podwire.model.addresses import IPV4, IPV6, Address, AddressRange, Family
 from podwire.model.balancers import AddressPool, AddressPoolKey, Request
 from podwire.model.objects import Operator, Protocol, Requirement, ServiceKey
@@ -260,18 +260,3 @@ def test_whoever_lacks_something_is_told_why(
         wanted = max(len(it.asked), len(it.families)) if whole else len(it.asked)
         assert bool(grant.why) == (len(grant.addresses) < wanted or bool(it.unclear))
         assert {address for address, _ in grant.lost} == set(it.holds) - set(grant.addresses)
-
-
-@given(known, services)
-def test_what_is_given_is_counted(
-    known: dict[AddressPoolKey, AddressPool], services: dict[ServiceKey, Request]
-) -> None:
-    grants = allocate(known, NAMESPACES, services)
-    model = Model(known, services)
-    for name, by_family in usage(known, grants).items():
-        for family, (given_, whole) in by_family.items():
-            mine = {it for grant in grants.values() for it in grant.addresses if model.pool_of(it) == name}
-            assert given_ == sum(len(it) == family.size for it in mine)
-            avoids = model.pools[name].avoid_buggy and family == IPV4
-            every = [it for it in model.all_of(model.pools[name]) if (it < 1 << 40) == (family == IPV4)]
-            assert whole == sum(not (avoids and it % 256 in (0, 255)) for it in every)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from podwire.loadbalancer.allocation import Grant, allocate, usage
+from podwire.loadbalancer.allocation import Grant, allocate
 from podwire.loadbalancer.pools import used
 from podwire.model.addresses import IPV4, IPV6, Address, parse_address, parse_range, show_address
 from podwire.model.balancers import AddressPool, AddressPoolKey, Request
@@ -407,18 +407,3 @@ def test_which_pool_has_an_address() -> None:
     of = used(known).pool_of
     asked = ("192.0.2.1", "192.0.2.5", "192.0.2.9", "10.1.1.1", "11.0.0.0", "2001:db8::4", "2001:db8::5", "0.0.0.0")
     assert [of(it) for it in at(*asked)] == ["a", None, "b", "b", None, "a", None, None]
-
-
-@pytest.mark.parametrize(
-    ("ranges", "avoid", "size"),
-    [
-        (("192.0.2.0/24",), False, 256),
-        (("192.0.2.0/24",), True, 254),
-        (("192.0.2.255-192.0.3.0",), True, 0),
-        (("192.0.2.1-192.0.2.254",), True, 254),
-        (("10.0.0.0/16",), True, 65536 - 512),
-    ],
-)
-def test_how_many_addresses_there_are(ranges: tuple[str, ...], avoid: bool, size: int) -> None:
-    known = {AddressPoolKey("a"): pool(*ranges, avoid_buggy=avoid)}
-    assert usage(known, {}) == {"a": {IPV4: (0, size)}}

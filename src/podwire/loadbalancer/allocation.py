@@ -7,7 +7,6 @@ that is said (`lost`). A pool that is changed or removed takes nothing away: the
 What a Service gets is of one pool. No address has two holders that may not share it (`sharing.py`).
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -16,8 +15,8 @@ from msgspec.structs import replace
 from podwire.loadbalancer import pools
 from podwire.loadbalancer.pools import Namespaces, Pools, Used
 from podwire.loadbalancer.sharing import Holders
-from podwire.model.addresses import IPV4, Address, Family, family_of, show_address
-from podwire.model.balancers import AddressPool, Request
+from podwire.model.addresses import Address, Family, family_of, show_address
+from podwire.model.balancers import Request
 from podwire.model.objects import ServiceKey, Value
 
 MOST_TOLD = 8
@@ -232,37 +231,3 @@ def _lacks(state: _State, request: Request, name: str) -> str:
 def _lack(state: _State, name: str, family: Family) -> str:
     has = family in pools.families(state.used.pools[name])
     return f"pool {name} has no free {family} address" if has else f"pool {name} has no {family} addresses"
-
-
-def usage(known: Pools, grants: Mapping[ServiceKey, Grant]) -> dict[str, dict[Family, tuple[int, int]]]:
-    """Of each pool in use by family: how many addresses are given, and how many there are."""
-    at = pools.used(known)
-    given = {address for grant in grants.values() for address in grant.addresses}
-    counted = Counter((at.pool_of(it), family_of(it)) for it in given)
-    return {
-        name: {family: (counted[name, family], _size(pool, family)) for family in sorted(pools.families(pool))}
-        for name, pool in at.pools.items()
-    }
-
-
-def _size(pool: AddressPool, family: Family) -> int:
-    whole = [it for it in pool.ranges if family_of(it.first) == family]
-    count = sum(_number(it.last) - _number(it.first) + 1 for it in whole)
-    if not (pool.avoid_buggy and family == IPV4):
-        return count
-    return count - sum(_ending(it.last, end) - _ending_before(it.first, end) for it in whole for end in (0, 255))
-
-
-def _ending(last: Address, end: int) -> int:
-    """How many addresses up to this one end so."""
-    number = _number(last)
-    return (number - end) // 256 + 1 if number >= end else 0
-
-
-def _ending_before(first: Address, end: int) -> int:
-    number = _number(first)
-    return (number - 1 - end) // 256 + 1 if number > end else 0
-
-
-def _number(address: Address) -> int:
-    return int.from_bytes(address, "big")
