@@ -16,7 +16,7 @@ from podwire.controller.difference import Outcome
 from podwire.ipam import blocks
 from podwire.ipam.allocation import Given, Obstacle, Wish
 from podwire.ipam.own import own_addresses
-from podwire.model.addresses import Address, Prefix, family_of, show_address
+from podwire.model.addresses import Address, family_of, host_prefix, show_address
 from podwire.model.network import EgressKey, Frontend, HostPortKey, IngressKey, LinkKey, RouteKey, Space, listed
 from podwire.model.objects import (
     Attachment,
@@ -306,7 +306,7 @@ def _released(now: Snapshot, keys: frozenset[AttachmentKey]) -> tuple[Snapshot, 
 def _moved(before: Snapshot, now: Snapshot, keys: Iterable[AttachmentKey]) -> frozenset[NodeKey]:
     """This node, where what these have got or lost is the node's own else, or leads to another node."""
     held = (it for key in keys for one in (before, now) if (it := one.attachments.get(key)) is not None)
-    singles = (PodBlockKey(Prefix(address, family_of(address).bits)) for it in held for address in it.addresses)
+    singles = (PodBlockKey(host_prefix(address)) for it in held for address in it.addresses)
     if own_addresses(now) != own_addresses(before) or (now.blocks and any(it in now.blocks for it in singles)):
         return frozenset((now.local.key,))
     return frozenset()

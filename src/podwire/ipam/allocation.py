@@ -13,7 +13,7 @@ from immutables import Map
 from podwire.ipam import blocks, pools
 from podwire.ipam.pools import Source
 from podwire.ipam.room import has_room
-from podwire.model.addresses import Address, Family, Prefix, family_of, show_address
+from podwire.model.addresses import Address, Family, Prefix, family_of, host_prefix, show_address
 from podwire.model.objects import PodBlockKey, Value
 from podwire.model.snapshot import Snapshot
 
@@ -83,11 +83,10 @@ def _free(now: Snapshot, here: list[Source]) -> Iterator[tuple[Prefix, Address, 
 
 def _unfit(now: Snapshot, address: Address) -> Obstacle | None:
     """Of a fixed address. Whose it is, the cluster's record says; what the node itself or its pods have is theirs."""
-    text, held = show_address(address), now.ledger.get(address)
-    if held is not None:
-        pod = now.attachments[held].pod
-        return Obstacle(f"{text} is given to pod {pod.namespace}/{pod.name} (sandbox {held.sandbox})", exhausted=True)
-    record = now.blocks.get(PodBlockKey(Prefix(address, family_of(address).bits)))
+    if (obstacle := _given_to(now, address)) is not None:
+        return obstacle
+    text = show_address(address)
+    record = now.blocks.get(PodBlockKey(host_prefix(address)))
     if record is not None and record.node != now.local.name:
         return Obstacle(f"{text} is node {record.node}'s, by its PodBlock")
     if record is None and (why := pools.why_not_fixed(now, address)) is not None:
@@ -101,14 +100,21 @@ def _unfit(now: Snapshot, address: Address) -> Obstacle | None:
 
 def not_free(now: Snapshot, address: Address) -> Obstacle | None:
     """Who else has an address that a pod is to have, wherever it comes from; None: nobody on this node."""
-    text, held = show_address(address), now.ledger.get(address)
-    if held is not None:
-        pod = now.attachments[held].pod
-        return Obstacle(f"{text} is given to pod {pod.namespace}/{pod.name} (sandbox {held.sandbox})", exhausted=True)
+    if (obstacle := _given_to(now, address)) is not None:
+        return obstacle
     own = (blocks.own_address(it.block, now.taken, it.reserved) for it in pools.all_sources(now))
     if address in now.node.addresses or address in now.local.addresses or address in own:
-        return Obstacle(f"{text} is an address of this node", wrong=True)
+        return Obstacle(f"{show_address(address)} is an address of this node", wrong=True)
     return None
+
+
+def _given_to(now: Snapshot, address: Address) -> Obstacle | None:
+    """Which pod of this node has it."""
+    held = now.ledger.get(address)
+    if held is None:
+        return None
+    pod, text = now.attachments[held].pod, show_address(address)
+    return Obstacle(f"{text} is given to pod {pod.namespace}/{pod.name} (sandbox {held.sandbox})", exhausted=True)
 
 
 def _not_here(now: Snapshot, address: Address, pool: str) -> Obstacle | None:

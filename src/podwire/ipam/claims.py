@@ -14,7 +14,7 @@ from podwire.ipam.own import own_addresses
 from podwire.ipam.pools import Source
 from podwire.ipam.room import free_blocks
 from podwire.ipam.usage import asked_for, block_around, reserved_since, strays, uses
-from podwire.model.addresses import Address, Family, Prefix, family_of, overlap, show_address
+from podwire.model.addresses import Address, Family, Prefix, host_prefix, overlap, show_address
 from podwire.model.objects import NodeKey, PodBlockKey, PodPoolKey, Value
 from podwire.model.snapshot import Snapshot
 
@@ -177,12 +177,12 @@ def _with_own_address(now: Snapshot, held: Iterable[_Held]) -> set[_Held]:
 def _given_back(now: Snapshot, kept: set[Prefix], wishes: Wishes) -> tuple[Prefix, ...]:
     mine = now.blocks_of.get(now.local.key, ())
     lived = {it.source.block for it in uses(now, map(Source, mine)) if it.pods}
-    wished = {Prefix(it, family_of(it).bits) for it in wishes.fixed}
+    wished = {host_prefix(it) for it in wishes.fixed}
     return tuple(it for it in mine if it not in kept and it not in lived and it not in wished)
 
 
 def _single(now: Snapshot, address: Address) -> Claim | None:
-    block = Prefix(address, family_of(address).bits)
+    block = host_prefix(address)
     name = pools.pool_around(now, address)
     if name is None or PodBlockKey(block) in now.blocks or pools.why_not_fixed(now, address) is not None:
         return None
@@ -210,7 +210,7 @@ def _renewed(now: Snapshot) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
 
 def _rival(now: Snapshot, address: Address, cidr: Prefix) -> PodBlockKey | None:
     """Which block stands in the way of one around an address that a pod has."""
-    for key in (PodBlockKey(Prefix(address, family_of(address).bits)), PodBlockKey(cidr)):
+    for key in (PodBlockKey(host_prefix(address)), PodBlockKey(cidr)):
         if key in now.blocks:
             return key
     if pools.is_single(cidr):

@@ -4,12 +4,12 @@ Invariants: what is counted as free is what a pod would get, no more. Addresses 
 them is free and no further block can be had.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from podwire.ipam import blocks, pools
 from podwire.ipam.pools import Source
 from podwire.ipam.room import has_room
-from podwire.model.addresses import Address, Family, Prefix, family_of, prefix_around
+from podwire.model.addresses import Address, Family, Prefix, family_of, host_prefix, prefix_around
 from podwire.model.objects import PodBlockKey, PodPoolKey, Value
 from podwire.model.snapshot import Snapshot
 
@@ -98,10 +98,9 @@ def strays(now: Snapshot) -> tuple[Address, ...]:
         return ()
     own = set(now.own_blocks)
     lengths = {(len(it.first), it.length) for it in own}
-    held = (address for it in now.attachments.values() if not it.delegated for address in it.addresses)
     found = {
         it
-        for it in held
+        for it in _given(now)
         if not any(size == len(it) and prefix_around(it, length) in own for size, length in lengths)
         and pools.pool_around(now, it) is not None
     }
@@ -112,9 +111,13 @@ def reserved_since(now: Snapshot) -> tuple[Address, ...]:
     """What pods of this node have of its blocks that their pool has come to reserve, and that is no block of this
     node's yet: a pod elsewhere that asks for it would get it, too; sorted."""
     ranges = [each for pool in now.pools.values() for each in pool.reserved]
-    held = (address for it in now.attachments.values() if not it.delegated for address in it.addresses)
-    found = {it for it in held if any(it in each for each in ranges)} if ranges else set()
+    found = {it for it in _given(now) if any(it in each for each in ranges)} if ranges else set()
     return tuple(sorted(it for it in found if _is_reserved(now, it) and not _is_own_single(now, it)))
+
+
+def _given(now: Snapshot) -> Iterator[Address]:
+    """What this node itself has given to its pods."""
+    return (address for it in now.attachments.values() if not it.delegated for address in it.addresses)
 
 
 def _is_reserved(now: Snapshot, address: Address) -> bool:
@@ -123,7 +126,7 @@ def _is_reserved(now: Snapshot, address: Address) -> bool:
 
 
 def _is_own_single(now: Snapshot, address: Address) -> bool:
-    block = now.blocks.get(PodBlockKey(Prefix(address, family_of(address).bits)))
+    block = now.blocks.get(PodBlockKey(host_prefix(address)))
     return block is not None and block.node == now.local.name
 
 

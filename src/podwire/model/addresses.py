@@ -110,8 +110,9 @@ def prefix_around(address: Address, length: int) -> Prefix:
     return Prefix(Address((number >> shift << shift).to_bytes(len(address), "big")), length)
 
 
-def overlap(one: Prefix, other: Prefix) -> bool:
-    return one.first in other or other.first in one
+def host_prefix(address: Address) -> Prefix:
+    """The range that has this address alone."""
+    return Prefix(address, family_of(address).bits)
 
 
 class AddressRange(Struct, frozen=True, order=True):
@@ -125,6 +126,10 @@ class AddressRange(Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         return f"{show_address(self.first)}-{show_address(self.last)}"
+
+
+def overlap(one: Prefix | AddressRange, other: Prefix | AddressRange) -> bool:
+    return one.first in other or other.first in one
 
 
 def parse_range(text: str) -> AddressRange:
@@ -183,7 +188,7 @@ def special(address: Address) -> str | None:
 
 def special_in(given: Prefix | AddressRange) -> str | None:
     """What kind of such addresses the range has: `loopback addresses (127.0.0.0/8)`."""
-    return next((f"{kind} addresses ({it})" for it, kind in _SPECIAL if it.first in given or given.first in it), None)
+    return next((f"{kind} addresses ({it})" for it, kind in _SPECIAL if overlap(given, it)), None)
 
 
 def parse_host_port(text: str) -> tuple[Address, int]:

@@ -11,7 +11,7 @@ of it has one range, all.
 from collections.abc import Callable
 from typing import Any
 
-from podwire.model.addresses import FAMILIES, Address, Family, Prefix, disjoint, family_of
+from podwire.model.addresses import FAMILIES, Address, Family, Prefix, disjoint, family_of, host_prefix
 from podwire.model.network import UnmasqueradedKey
 from podwire.model.objects import Node
 from podwire.model.snapshot import Snapshot, Touched
@@ -35,7 +35,7 @@ def unmasqueraded(now: Snapshot) -> tuple[Prefix, ...]:
             *now.local.unmasqueraded,
             *now.own_blocks,
             *(block for _, block, way in ways(now) if not isinstance(way, str)),
-            *(Prefix(address, family_of(address).bits) for address in neighbours),
+            *(host_prefix(address) for address in neighbours),
         )
     )
 

@@ -10,7 +10,7 @@ from hashlib import sha1
 from types import MappingProxyType
 from typing import Any
 
-from podwire.model.addresses import FAMILIES, IPV4, IPV6, Address, Family, Prefix, family_of, parse_address
+from podwire.model.addresses import FAMILIES, IPV4, IPV6, Address, Family, Prefix, family_of, host_prefix, parse_address
 from podwire.model.network import (
     LOOPBACK,
     AddressKey,
@@ -93,7 +93,7 @@ def wiring(
     found |= shaping.desired(name, it, mtu)
     for address in it.addresses:
         family = family_of(address)
-        found[RouteKey("", Prefix(address, family.bits))] = Route(it.index, source=sources.get(family))
+        found[RouteKey("", host_prefix(address))] = Route(it.index, source=sources.get(family))
         found[NeighbourKey("", it.index, address)] = PodMAC(name, mac)
     return found | _inside(it, inside, mtu, leading) if seen else found
 
@@ -110,7 +110,7 @@ def _inside(it: Attachment, index: int, mtu: int, leading: bool) -> dict[Any, An
             found[RouteKey(space, each, table=table)] = Route(index, via=gateway)
         found |= {
             AddressKey(space, index, address): True,
-            RouteKey(space, Prefix(gateway, family.bits), table=table): Route(index),
+            RouteKey(space, host_prefix(gateway), table=table): Route(index),
             NeighbourKey(space, index, gateway): NODE_MAC,
         }
         if table:

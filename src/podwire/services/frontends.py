@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
 from typing import Any
 
-from podwire.model.addresses import FAMILIES, Address, Prefix, disjoint, family_of
+from podwire.model.addresses import FAMILIES, Address, Prefix, disjoint, family_of, host_prefix
 from podwire.model.homes import Homes
 from podwire.model.network import (
     AffinityKey,
@@ -109,7 +109,7 @@ def allowed_sources(now: Snapshot, service: Service, frontend: Frontend) -> tupl
         return ()
     ranges = [cidr for cidr in service.source_ranges if cidr.family == frontend.family]
     if any(address in cidr for cidr in ranges for address in now.node.addresses):
-        ranges.append(Prefix(frontend.address, frontend.family.bits))
+        ranges.append(host_prefix(frontend.address))
     return disjoint(ranges)
 
 
