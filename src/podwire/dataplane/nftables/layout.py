@@ -220,9 +220,8 @@ def _guarding(ip: str, frontend: str, traffic: bool) -> dict[str, list[str]]:
     return {
         "guard": [
             *([_spoofed(ip)] if ip == "ip6" else []),
-            *(
-                [f'{known} iif != "lo" goto arrived'] if traffic else []
-            ),  # what goes through lo was counted on its way out
+            # What goes through lo was counted on its way out.
+            *([f'{known} iif != "lo" goto arrived'] if traffic else []),
             *(["meta l4proto tcp ct state established accept"] if ip == "ip" and not traffic else []),
             "ct state established goto known",
             *hostports.guarding(ip),
@@ -248,6 +247,12 @@ def _guarding(ip: str, frontend: str, traffic: bool) -> dict[str, list[str]]:
             restricted,
             *(["ct status dnat goto traffic"] if traffic else []),
         ],
+    }
+
+
+def _stopping(ip: str) -> dict[str, list[str]]:
+    """Where `guard` leads what may be stopped, and is no packet of a connection that is known."""
+    return {
         "tunnelled": [
             # Behind this node's address it would be let in there.
             f'iifname "pw*" {ip} daddr @tunnels drop',
@@ -277,7 +282,8 @@ def _guarding(ip: str, frontend: str, traffic: bool) -> dict[str, list[str]]:
 
 def _rules(ip: str, traffic: bool) -> dict[str, list[str]]:
     frontend = f"{ip} daddr . meta l4proto . th dport"
-    rules = _guarding(ip, frontend, traffic) | {
+    rules = _guarding(ip, frontend, traffic) | _stopping(ip)
+    rules |= {
         "pre": [
             f"udp dport @tunnel_ports {ip} saddr @tunnels {ip} daddr @tunnels return",
             *_found(frontend, f"{ip} saddr @cluster "),
@@ -295,31 +301,43 @@ def _rules(ip: str, traffic: bool) -> dict[str, list[str]]:
         hostports.CHAIN: hostports.rules(ip, LOOKS),
     }
     original = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
-    # `pods` holds each local pod's address twice, so that one set answers both "is it local?" and "is it itself?".
     rules |= _counting_connections(ip, original) | (_counting_packets(ip, original) if traffic else {})
-    # These chains see the first packet of a connection only: that is when it is counted, and its client remembered.
-    rules["in"] = ["udp dport @tunnel_ports ct status dnat drop", "ct status dnat jump served"]
-    rules["post"] = [
-        f"udp dport @tunnel_ports {ip} daddr @tunnels ct status dnat drop",
-        "ct status dnat jump served",
-        *hostports.hiding(ip),
-        f"{ip} saddr . {ip} saddr @pods goto own",
-        # The node's own sockets have the InternalIP as their source, to which no answer comes back by VXLAN.
-        f'oifname "podwire-vxlan*" {ip} saddr != @cluster fib saddr type local masquerade',
-        f"ct status dnat ct original {ip} daddr @service_ranges goto remote",
-        *(f"ct status dnat meta l4proto {protocol} {original} @external goto remote" for protocol in PROTOCOLS),
-    ]
-    rules["own"] = [
-        f"{ip} saddr . {ip} daddr @pods masquerade",
-        f"{ip} daddr != @unmasqueraded {ip} daddr . {ip} daddr != @pods masquerade",
-        "accept",
-    ]
-    rules["remote"] = [
-        f"{ip} daddr . {ip} daddr @pods return",
-        "fib saddr type local return",
-        "fib daddr type local return",
-        "masquerade",
-    ]
+    return rules | _leaving(ip, original) | _drawing(ip, frontend)
+
+
+def _leaving(ip: str, original: str) -> dict[str, list[str]]:
+    """These chains see the first packet of a connection only: that is when it is counted, its client remembered, and
+    who it is decided. `pods` holds each local pod's address twice, so that one set answers both "is it local?" and "is
+    it itself?"."""
+    return {
+        "in": ["udp dport @tunnel_ports ct status dnat drop", "ct status dnat jump served"],
+        "post": [
+            f"udp dport @tunnel_ports {ip} daddr @tunnels ct status dnat drop",
+            "ct status dnat jump served",
+            *hostports.hiding(ip),
+            f"{ip} saddr . {ip} saddr @pods goto own",
+            # The node's own sockets have the InternalIP as their source, to which no answer comes back by VXLAN.
+            f'oifname "podwire-vxlan*" {ip} saddr != @cluster fib saddr type local masquerade',
+            f"ct status dnat ct original {ip} daddr @service_ranges goto remote",
+            *(f"ct status dnat meta l4proto {protocol} {original} @external goto remote" for protocol in PROTOCOLS),
+        ],
+        "own": [
+            f"{ip} saddr . {ip} daddr @pods masquerade",
+            f"{ip} daddr != @unmasqueraded {ip} daddr . {ip} daddr != @pods masquerade",
+            "accept",
+        ],
+        "remote": [
+            f"{ip} daddr . {ip} daddr @pods return",
+            "fib saddr type local return",
+            "fib daddr type local return",
+            "masquerade",
+        ],
+    }
+
+
+def _drawing(ip: str, frontend: str) -> dict[str, list[str]]:
+    """The capacity classes."""
+    rules: dict[str, list[str]] = {}
     for size in CLASSES:
         draws = [size] * (DRAWS if size > 2 else LOOKS) + sorted({1, size // 2} - {0, size}, reverse=True)
         for letter, draw, first in (("c", "draw", ""), ("i", "drawin", f" offset {INTERNAL}")):
