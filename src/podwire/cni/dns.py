@@ -9,8 +9,7 @@ on in the result, and applied by whoever writes the pod's resolv.conf.
 from collections.abc import Mapping
 from typing import Any
 
-from podwire.cni.errors import CniError, ErrorCode
-from podwire.cni.fields import Wrong, as_go_reads, shown
+from podwire.cni.fields import Wrong, as_go_reads, misconfigured
 from podwire.cni.result import DNS
 from podwire.model.addresses import parse_address
 
@@ -22,7 +21,7 @@ _RUNTIME_FIELDS = ("servers", "", "searches", "options")
 
 def parse(configured: Any, told: Any) -> DNS:
     """Of a network configuration and its runtimeConfig. Raises CniError."""
-    ours, theirs = read(NAME, configured, _wrong), read(RUNTIME, told, _wrong, _RUNTIME_FIELDS)
+    ours, theirs = read(NAME, configured, misconfigured), read(RUNTIME, told, misconfigured, _RUNTIME_FIELDS)
     return DNS(
         theirs.nameservers or ours.nameservers,
         ours.domain,
@@ -60,7 +59,3 @@ def _texts(where: str, told: Any, wrong: Wrong) -> tuple[str, ...]:
     if not isinstance(told, list) or not all(isinstance(each, str) for each in told):
         raise wrong(where, "expected a list of strings", told)
     return tuple(told)
-
-
-def _wrong(where: str, expected: str, found: Any) -> CniError:
-    return CniError(ErrorCode.INVALID_CONFIG, f"network configuration: {where}: {expected}; found {shown(found)}")

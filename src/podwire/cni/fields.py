@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from podwire.cni.errors import CniError
+from podwire.cni.errors import CniError, ErrorCode
 
 Wrong = Callable[[str, str, Any], CniError]
 """From a place, what is expected there and what was found."""
@@ -27,3 +27,8 @@ def shown(found: Any) -> str:
     """What was found, for an error: never more than a line's part."""
     text = "nothing" if found is None else repr(found)
     return text if len(text) <= 80 else text[:80] + "…"
+
+
+def misconfigured(where: str, expected: str, found: Any) -> CniError:
+    """Of a field of the network configuration."""
+    return CniError(ErrorCode.INVALID_CONFIG, f"network configuration: {where}: {expected}; found {shown(found)}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from podwire.cni.errors import CniError, ErrorCode
-from podwire.cni.fields import as_go_reads, shown
+from podwire.cni.fields import as_go_reads, misconfigured
 from podwire.model.addresses import FAMILIES, Address, parse_address, special
 from podwire.model.network import Frontend, HostPortKey
 from podwire.model.objects import HostPort, Protocol
@@ -94,4 +94,4 @@ def _address(where: str, told: Any) -> Address:
 
 
 def _wrong(where: str, expected: str, found: Any) -> CniError:
-    return CniError(ErrorCode.INVALID_CONFIG, f"network configuration: {NAME}{where}: {expected}; found {shown(found)}")
+    return misconfigured(f"{NAME}{where}", expected, found)

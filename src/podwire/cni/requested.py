@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from podwire.cni.errors import CniError, ErrorCode
-from podwire.cni.fields import shown
+from podwire.cni.fields import misconfigured, shown
 from podwire.model.addresses import Address, parse_address, special
 from podwire.pods.wiring import NODE_MAC
 
@@ -91,4 +91,4 @@ def _mac(where: str, told: Any) -> bytes:
 def wrong(where: str, expected: str, found: Any) -> CniError:
     if where.startswith("CNI_"):
         return CniError(ErrorCode.INVALID_ENVIRONMENT, f"{where}: {expected}; found {shown(found)}")
-    return CniError(ErrorCode.INVALID_CONFIG, f"network configuration: {where}: {expected}; found {shown(found)}")
+    return misconfigured(where, expected, found)

@@ -43,7 +43,7 @@ from podwire.sources.pod_wishes import Wished, nothing_wished
 
 log = logging.getLogger(__name__)
 
-STORE, LINUX = "store", "linux"
+STORE = "store"
 NS_GET_NSTYPE, CLONE_NEWNET = 0xB703, 0x4000_0000
 """ioctl_ns(2): the kind of namespace that an open file is."""
 
@@ -199,18 +199,15 @@ async def _attach(
         request.bandwidth,
         requested=request.addresses,
         mac=request.mac,
+        delegated=given.addresses if given is not None else None,
+        routes=given.routes if given is not None else None,
     )
-    if given is not None:
-        result = await cni.controller.submit(replace(added, delegated=given.addresses, routes=given.routes))
+    # What a repeated ADD has, it keeps, whatever is asked for meanwhile.
+    settled = given is not None or key in cni.controller.snapshot.attachments
+    async with (nothing_wished if settled else cni.wished)(pod, request.uid) as wish:
+        result = await cni.controller.submit(replace(added, pool=wish.pool, fixed=wish.fixed))
         if result.error is not None:
             raise _refused(request, result)
-    else:
-        # What a repeated ADD has, it keeps, whatever is asked for meanwhile.
-        wished = nothing_wished if key in cni.controller.snapshot.attachments else cni.wished
-        async with wished(pod, request.uid) as wish:
-            result = await cni.controller.submit(replace(added, pool=wish.pool, fixed=wish.fixed))
-            if result.error is not None:
-                raise _refused(request, result)
     now = cni.controller.snapshot
     held = now.attachments.get(request.key)
     if held is None:
