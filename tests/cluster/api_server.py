@@ -9,8 +9,8 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +187,23 @@ async def define_pools(admin: Admin) -> None:
             assert made["spec"]["versions"][0]["schema"], made
     for path in (kube_records.POOLS, kube_records.BLOCKS, ADDRESS_POOLS):
         await admin.answers(path)
+
+
+@contextmanager
+def serving(directory: Path, prepare: Callable[[Admin], Awaitable[None]]) -> Iterator[ApiServer]:
+    """One for the tests of a module, with what they need."""
+
+    async def prepared(server: ApiServer) -> None:
+        async with administered(server) as admin:
+            await prepare(admin)
+
+    it = ApiServer(directory)
+    try:
+        it.start()
+        asyncio.run(prepared(it))
+        yield it
+    finally:
+        it.close()
 
 
 async def undefine_pools(admin: Admin) -> None:

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from podwire.sources.balancer_objects import CLASS, CONDITION, GIVES_UP, POOL, SHARING
-from tests.cluster.api_server import ADDRESS_POOLS, GUARD, Admin, ApiServer, administered, define_pools, needed
+from tests.cluster.api_server import ADDRESS_POOLS, GUARD, Admin, ApiServer, administered, define_pools, needed, serving
 from tests.unit import kube_records as records
 
 pytestmark = needed
@@ -22,19 +22,13 @@ EVENTS = "/api/v1/namespaces/{}/events"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    it = ApiServer(tmp_path_factory.mktemp("api-server"))
-    try:
-        it.start()
-        asyncio.run(_defined(it))
+    with serving(tmp_path_factory.mktemp("api-server"), _defined) as it:
         yield it
-    finally:
-        it.close()
 
 
-async def _defined(server: ApiServer) -> None:
-    async with administered(server) as admin:
-        await define_pools(admin)
-        await admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "podwire"}})
+async def _defined(admin: Admin) -> None:
+    await define_pools(admin)
+    await admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "podwire"}})
 
 
 # --- definitions -------------------------------------------------------------------------------

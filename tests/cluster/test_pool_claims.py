@@ -1,6 +1,5 @@
 """Agents that claim blocks of pools from a real API server: what holds against the fake one holds there too."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.api_server import Admin, ApiServer, administered, define_pools, needed
+from tests.cluster.api_server import Admin, ApiServer, administered, define_pools, needed, serving
 from tests.unit import claiming_scenarios, kube_records
 from tests.unit import kube_fake as things
 
@@ -17,21 +16,15 @@ pytestmark = needed
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    it = ApiServer(tmp_path_factory.mktemp("api-server"))
-    try:
-        it.start()
-        asyncio.run(_prepared(it))
+    with serving(tmp_path_factory.mktemp("api-server"), _prepared) as it:
         yield it
-    finally:
-        it.close()
 
 
-async def _prepared(server: ApiServer) -> None:
+async def _prepared(admin: Admin) -> None:
     """A service account, which pods need: no controller makes one here."""
-    async with administered(server) as admin:
-        await define_pools(admin)
-        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
-        await admin.ask("POST", "/api/v1/namespaces/default/serviceaccounts", account)
+    await define_pools(admin)
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+    await admin.ask("POST", "/api/v1/namespaces/default/serviceaccounts", account)
 
 
 class Real:

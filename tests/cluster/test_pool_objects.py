@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from podwire.sources.kube_credentials import Credentials
-from tests.cluster.api_server import GUARD, ApiServer, administered, define_pools, needed
+from tests.cluster.api_server import GUARD, ApiServer, define_pools, needed, serving
 from tests.unit import kube_records as records
 from tests.unit.kube_records import Answer
 
@@ -19,18 +19,8 @@ pytestmark = needed
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    it = ApiServer(tmp_path_factory.mktemp("api-server"))
-    try:
-        it.start()
-        asyncio.run(_defined(it))
+    with serving(tmp_path_factory.mktemp("api-server"), define_pools) as it:
         yield it
-    finally:
-        it.close()
-
-
-async def _defined(server: ApiServer) -> None:
-    async with administered(server) as admin:
-        await define_pools(admin)
 
 
 @asynccontextmanager
