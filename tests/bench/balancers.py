@@ -13,7 +13,7 @@ import time
 from msgspec.structs import replace
 
 from podwire.loadbalancer.allocation import allocate
-from podwire.loadbalancer.pools import Pools
+from podwire.loadbalancer.pools import Pools, used
 from podwire.model.addresses import IPV4, IPV6, parse_range
 from podwire.model.balancers import AddressPool, AddressPoolKey, Request
 from podwire.model.objects import Protocol, ServiceKey
@@ -36,7 +36,7 @@ def new(count: int) -> Requests:
 
 
 def held(requests: Requests) -> Requests:
-    grants = allocate(pools(), {}, requests)
+    grants = allocate(used(pools()), {}, requests)
     return {key: replace(it, holds=grants[key].addresses) for key, it in requests.items()}
 
 
@@ -44,7 +44,7 @@ def each(requests: Requests, times: int) -> float:
     """Microseconds for one Service."""
     known, began = pools(), time.perf_counter()
     for _ in range(times):
-        allocate(known, {}, requests)
+        allocate(used(known), {}, requests)
     return (time.perf_counter() - began) * 1e6 / len(requests) / times
 
 

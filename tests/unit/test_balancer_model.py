@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from podwire.loadbalancer.allocation import Grant, allocate
+from podwire.loadbalancer.pools import used
 from podwire.model.addresses import IPV4, IPV6, Address, AddressRange, Family
 from podwire.model.balancers import AddressPool, AddressPoolKey, Request
 from podwire.model.objects import Operator, Protocol, Requirement, ServiceKey
@@ -209,7 +210,7 @@ def addresses_of(grants: Mapping[ServiceKey, Grant]) -> dict[ServiceKey, set[Add
 
 @given(known, services)
 def test_the_model_agrees(known: dict[AddressPoolKey, AddressPool], services: dict[ServiceKey, Request]) -> None:
-    found = addresses_of(allocate(known, NAMESPACES, services))
+    found = addresses_of(allocate(used(known), NAMESPACES, services))
     assert found == {key: set(has) for key, has in Model(known, services).has.items()}
 
 
@@ -220,7 +221,7 @@ def test_the_order_of_the_objects_does_not_matter(
     chance = Random(seed)
     shuffled = dict(chance.sample(sorted(services.items(), key=lambda it: it[0]), len(services)))
     others = dict(chance.sample(sorted(known.items(), key=lambda it: it[0]), len(known)))
-    assert allocate(others, NAMESPACES, shuffled) == allocate(known, NAMESPACES, services)
+    assert allocate(used(others), NAMESPACES, shuffled) == allocate(used(known), NAMESPACES, services)
 
 
 @given(known, services)
@@ -228,12 +229,12 @@ def test_what_was_given_is_kept_and_nothing_more_is_due(
     known: dict[AddressPoolKey, AddressPool], services: dict[ServiceKey, Request]
 ) -> None:
     """As after a restart, once the statuses are written; unless a Service gives up what it just got."""
-    first = allocate(known, NAMESPACES, services)
+    first = allocate(used(known), NAMESPACES, services)
     written = {
         key: replace(it, holds=first[key].addresses, gives_up=tuple(set(it.gives_up) - set(first[key].addresses)))
         for key, it in services.items()
     }
-    again = allocate(known, NAMESPACES, written)
+    again = allocate(used(known), NAMESPACES, written)
     assert addresses_of(again) == addresses_of(first)
     assert not any(it.lost for it in again.values())
 
@@ -244,9 +245,9 @@ def test_other_pools_move_nobody(
     others: dict[AddressPoolKey, AddressPool],
     services: dict[ServiceKey, Request],
 ) -> None:
-    first = allocate(known, NAMESPACES, services)
+    first = allocate(used(known), NAMESPACES, services)
     written = {key: replace(it, holds=first[key].addresses, gives_up=(), pool="") for key, it in services.items()}
-    for key, grant in allocate(others, NAMESPACES, written).items():
+    for key, grant in allocate(used(others), NAMESPACES, written).items():
         assert set(grant.addresses) >= set(first[key].addresses)
 
 
@@ -254,7 +255,7 @@ def test_other_pools_move_nobody(
 def test_whoever_lacks_something_is_told_why(
     known: dict[AddressPoolKey, AddressPool], services: dict[ServiceKey, Request]
 ) -> None:
-    for key, grant in allocate(known, NAMESPACES, services).items():
+    for key, grant in allocate(used(known), NAMESPACES, services).items():
         it = services[key]
         whole = it.all_families or not it.asked
         wanted = max(len(it.asked), len(it.families)) if whole else len(it.asked)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from podwire.clustercontroller.writer import status_patch
 from podwire.loadbalancer.allocation import Grant, allocate
+from podwire.loadbalancer.pools import used
 from podwire.loadbalancer.statuses import Status, due, news
 from podwire.model.addresses import IPV4, IPV6, parse_address, parse_range
 from podwire.model.balancers import AddressPool, AddressPoolKey, Balanced, Request
@@ -309,14 +310,14 @@ def test_whatever_is_to_be_said_is_written_once(known: int, annotations: Any) ->
     }
     before = balanced(annotations=annotations, clusterIPs=["10.96.0.1"])
     assert before is not None
-    grant = allocate(pools, {}, {WEB: before.request})[WEB]
+    grant = allocate(used(pools), {}, {WEB: before.request})[WEB]
     status = due(before, grant)
     assert status is not None
     written = msgspec.json.decode(status_patch(before, status, "now"))["status"]
     assert len(written["conditions"][0]["message"]) <= 32768
     after = balanced(annotations=annotations, clusterIPs=["10.96.0.1"], status=written)
     assert after is not None
-    assert due(after, allocate(pools, {}, {WEB: after.request})[WEB]) is None
+    assert due(after, allocate(used(pools), {}, {WEB: after.request})[WEB]) is None
 
 
 @pytest.mark.parametrize(

@@ -316,7 +316,7 @@ STORIES = {
 
 
 def given(story: Story) -> dict[ServiceKey, Grant]:
-    return allocate({AddressPoolKey(name): it for name, it in story.pools.items()}, NAMESPACES, story.requests)
+    return allocate(used({AddressPoolKey(name): it for name, it in story.pools.items()}), NAMESPACES, story.requests)
 
 
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)

@@ -122,9 +122,10 @@ class Allocator:
         services = self.services()
         requests = {key: it.request for key, it in services.items()}
         pools, namespaces = self._cluster.pools, self._cluster.namespaces
-        self._note(used(pools).unfit)
+        known = used(pools)
+        self._note(known.unfit)
         # Of ten thousand Services it takes a tenth of a second; all of it is values that never change.
-        self.grants = await asyncio.to_thread(allocate, pools, namespaces, requests)
+        self.grants = await asyncio.to_thread(allocate, known, namespaces, requests)
         # Without a pool such Services are somebody else's, or nobody's.
         wanted = {key: due(services[key], self.grants[key]) for key in sorted(services) if pools}
         self._failures = {key: it for key, it in self._failures.items() if wanted.get(key) is not None}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from podwire.loadbalancer import pools
-from podwire.loadbalancer.pools import Namespaces, Pools, Used
+from podwire.loadbalancer.pools import Namespaces, Used
 from podwire.loadbalancer.sharing import Holders
 from podwire.model.addresses import Address, Family, family_of, show_address
 from podwire.model.balancers import Request
@@ -42,9 +42,9 @@ class _State(NamedTuple):
     holders: Holders
 
 
-def allocate(known: Pools, namespaces: Namespaces, requests: Mapping[ServiceKey, Request]) -> dict[ServiceKey, Grant]:
+def allocate(known: Used, namespaces: Namespaces, requests: Mapping[ServiceKey, Request]) -> dict[ServiceKey, Grant]:
     """For each request its grant."""
-    state = _State(pools.used(known), namespaces, Holders())
+    state = _State(known, namespaces, Holders())
     oldest_first = sorted(requests, key=lambda key: (requests[key].created, key))
     kept = {key: _keep(state, key, requests[key]) for key in oldest_first if requests[key].holds}
     return {key: _complete(state, key, requests[key], *kept.get(key, ((), ()))) for key in oldest_first}

@@ -42,7 +42,7 @@ class Holders:
         holders = self._of.get(address)
         if not holders or self._fits(address, next(iter(holders.values())), request):
             return None
-        for key, other in sorted(self._of.get(address, {}).items()):
+        for key, other in sorted(holders.items()):
             whose = f"{key} has it"
             if not request.sharing or other.sharing != request.sharing:
                 return f"{whose}, and the two have no sharing key in common"

@@ -70,6 +70,6 @@ def news(held: Balanced, grant: Grant) -> list[News]:
     new = [it for it in grant.addresses if it not in held.request.holds]
     if new:
         found.append(News(NORMAL, "AddressAssigned", f"{' and '.join(map(show_address, new))} of pool {grant.pool}"))
-    if (reason != "Assigned" or status != "True") and before != (status, reason, message):
+    if reason != "Assigned" and before != (status, reason, message):
         found.append(News(WARNING, f"Address{reason}" if reason != "NoAddress" else reason, message))
     return found
