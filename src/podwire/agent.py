@@ -19,7 +19,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from podwire import memory, preflight, restoring, shortages, views
+from podwire import logs, memory, preflight, restoring, shortages, views
 from podwire.admin import server as admin
 from podwire.cni import mark
 from podwire.config import Config
@@ -43,15 +43,12 @@ from podwire.model.snapshot import Local, Snapshot
 from podwire.model.text import printable
 from podwire.nodes import ends, outside, own, routes
 from podwire.pods import wiring
-from podwire.preflight import CannotStart
+from podwire.preflight import CannotStart, api_of
 from podwire.services import frontends
 from podwire.sources import cni_ipam, cni_server, kernel_watch, kube_status, node_addresses
 from podwire.sources.cni_calls import CallServer
 from podwire.sources.ipam_leases import Leases
-from podwire.sources.kube_api import Api
 from podwire.sources.kube_claims import Claimer
-from podwire.sources.kube_config import KubeConfigError, read_access
-from podwire.sources.kube_credentials import Credentials
 from podwire.sources.kube_source import KubernetesObjects
 from podwire.sources.manifests import Manifests
 from podwire.sources.pod_wishes import wished_of
@@ -101,7 +98,7 @@ class Agent:
         """`troubles`: what is wrong with the agent's own tasks, as it changes. Raises CannotStart, OSError."""
         self.config, self._troubles = config, troubles
         self.started = time.monotonic()
-        self.api = _api(config)
+        self.api = api_of(config.kubernetes) if config.kubernetes is not None else None
         try:
             self.store = Store(config.database)
         except StoreUnusable as error:
@@ -349,17 +346,6 @@ def readers(traffic: bool = False) -> Iterator[tuple[Linux, NFTables]]:
         yield linux, nftables
 
 
-def _api(config: Config) -> Api | None:
-    """Raises CannotStart."""
-    if config.kubernetes is None:
-        return None
-    try:
-        access = read_access(config.kubernetes, os.environ)
-    except KubeConfigError as error:
-        raise CannotStart(str(error)) from error
-    return Api(access, Credentials(access))
-
-
 def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
     """What goes on beside the controller. `listed`: the sources' objects are in the snapshot."""
     submit, manifests, kubernetes, api = agent.controller.submit, agent.manifests, agent.kubernetes, agent.api
@@ -389,18 +375,9 @@ def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
         tasks.keep("the node's condition", lambda _: kube_status.keep(api, name, agent.until_ready, always))
 
 
-class OneLine(logging.Formatter):
-    """A message is one line, whatever names from outside are in it; only what Python says of an error has more."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        return printable(super().formatMessage(record))
-
-
 def run(config: Config) -> None:
     """Until SIGTERM or SIGINT. Raises CannotStart; Ended where an essential task has ended."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
-    logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
+    logs.set_up(config.log_level)
     logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it tells of every file event
     # What a start makes stays: to look through it again and again, until it is frozen, is a tenth of its time.
     gc.disable()

@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from podwire.config import Config
+from podwire.config import Config, Kubernetes
 from podwire.dataplane import netlink
 from podwire.dataplane.nftables import libnftables
+from podwire.sources.kube_api import Api
+from podwire.sources.kube_config import KubeConfigError, read_access
+from podwire.sources.kube_credentials import Credentials
 
 RIGHTS = "run it as root; in Kubernetes: privileged, or with the capabilities NET_ADMIN and SYS_ADMIN"
 
@@ -24,6 +27,15 @@ LOCKS = Path("/run/podwire")
 
 class CannotStart(Exception):
     """The agent can't run here; one line says why."""
+
+
+def api_of(settings: Kubernetes) -> Api:
+    """Nothing is asked yet. Raises CannotStart."""
+    try:
+        access = read_access(settings, os.environ)
+    except KubeConfigError as error:
+        raise CannotStart(str(error)) from error
+    return Api(access, Credentials(access))
 
 
 @contextmanager

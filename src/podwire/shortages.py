@@ -11,6 +11,10 @@ from typing import Any, NoReturn, Protocol
 from podwire.ipam.usage import shortages
 from podwire.model.snapshot import Snapshot
 
+OVER = 5
+"""One in so many has to be free again until a shortage is over."""
+REST = 1.0
+"""Seconds after a look."""
 log = logging.getLogger(__name__)
 
 
@@ -20,14 +24,6 @@ class Controller(Protocol):
 
     def next_of_pods(self) -> asyncio.Future[Any]:
         """Done when the next event has ended that may concern pods."""
-
-
-OVER = 5
-"""One in so many has to be free again until a shortage is over."""
-
-
-REST = 1.0
-"""Seconds after a look."""
 
 
 async def tell(controller: Controller, rest: float = REST) -> NoReturn:

@@ -222,6 +222,9 @@ class Server:
             raise ApiError("there is none", 404)
         return msgspec.json.encode(self.lease)
 
+    async def find(self, path: str) -> bytes | None:
+        return await Api.find(self.as_api(), path)
+
     async def post(self, _: str, body: bytes) -> bytes:
         return self._put(body)
 

@@ -23,6 +23,7 @@ from podwire.sources.kube_api import Api
 from podwire.sources.kube_objects import POOLS
 from podwire.sources.kube_watch import CHANCE, Chance, Watch
 from podwire.sources.kubernetes import Resource
+from podwire.sources.troubles import Troubles
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class Objects:
 
     def __init__(self, api: Api, unclassed: bool, stir: Callable[[], None], chance: Chance = CHANCE) -> None:
         self._stir = stir
-        self._logged: frozenset[str] = frozenset()
+        self._troubles = Troubles(log, "Kubernetes API: ")
         self._watches = [Watch(api, it, self._told, self._noted, chance) for it in _resources(unclassed)]
 
     # Each list is the one that the watch holds now; what it holds is of the kinds that the resource reads.
@@ -63,10 +64,7 @@ class Objects:
 
     def _noted(self) -> None:
         errors = (it.state.error for it in self._watches if it.state.error)
-        now = frozenset((*errors, *(text for it in self._watches for text in it.wrong.values())))
-        for error in sorted(now - self._logged):
-            log.warning("Kubernetes API: %s", error)
-        self._logged = now
+        self._troubles.tell((*errors, *(text for it in self._watches for text in it.wrong.values())))
 
 
 def _resources(unclassed: bool) -> tuple[Resource, ...]:

@@ -12,6 +12,7 @@ import signal
 import socket
 from typing import NamedTuple
 
+from podwire import logs
 from podwire.clustercontroller.allocator import Allocator, Refused
 from podwire.clustercontroller.objects import Objects
 from podwire.clustercontroller.writer import NAME, Writer
@@ -19,10 +20,8 @@ from podwire.config import Kubernetes
 from podwire.loadbalancer.statuses import Status
 from podwire.model.balancers import Balanced
 from podwire.model.objects import ServiceKey
-from podwire.preflight import CannotStart
+from podwire.preflight import api_of
 from podwire.sources.kube_api import Api
-from podwire.sources.kube_config import KubeConfigError, read_access
-from podwire.sources.kube_credentials import Credentials
 from podwire.sources.kube_watch import CHANCE, Chance
 from podwire.sources.lease import Lease, Lost
 
@@ -83,12 +82,8 @@ class Controller:
 
 def run(settings: Settings) -> None:
     """Until SIGTERM or SIGINT. Raises CannotStart; Lost where the lease was."""
-    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True)
-    try:
-        access = read_access(settings.kubernetes, os.environ)
-    except KubeConfigError as error:
-        raise CannotStart(str(error)) from error
-    asyncio.run(_run(Api(access, Credentials(access)), settings))
+    logs.set_up("info")
+    asyncio.run(_run(api_of(settings.kubernetes), settings))
 
 
 async def _run(api: Api, settings: Settings) -> None:

@@ -4,7 +4,6 @@ Invariants: a status is written on the version of its object that was seen, or n
 """
 
 import logging
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -16,8 +15,8 @@ from podwire.model.objects import ServiceKey
 from podwire.sources.balancer_objects import CONDITION, BalancedService, read_service
 from podwire.sources.fields import Invalid
 from podwire.sources.kube_api import Api, ApiError
+from podwire.sources.kube_time import micro_time_of, time_of
 from podwire.sources.kube_watch import CHANCE, Chance
-from podwire.sources.lease import micro_time
 
 log = logging.getLogger(__name__)
 NAME = "podwire-controller"
@@ -33,7 +32,7 @@ class Writer:
 
     async def write(self, key: ServiceKey, held: Balanced, status: Status) -> Balanced:
         """On the version that was seen. Raises Refused."""
-        body = status_patch(held, status, _time(self._chance.now()))
+        body = status_patch(held, status, time_of(self._chance.now()))
         try:
             answer = await self._api.patch(f"/api/v1/namespaces/{key.namespace}/services/{key.name}/status", body)
             _, after = read_service(msgspec.json.decode(answer, type=BalancedService), self._unclassed)
@@ -58,9 +57,9 @@ class Writer:
             "reportingComponent": NAME,
             "reportingInstance": self._identity,
             "action": "Allocate",
-            "eventTime": micro_time(now),
-            "firstTimestamp": _time(now),
-            "lastTimestamp": _time(now),
+            "eventTime": micro_time_of(now),
+            "firstTimestamp": time_of(now),
+            "lastTimestamp": time_of(now),
             "count": 1,
         }
         try:
@@ -87,7 +86,3 @@ def status_patch(held: Balanced, status: Status, now: str) -> bytes:
     if status.ingress != held.ingress:
         body["status"]["loadBalancer"] = {"ingress": ingress} if ingress else None
     return msgspec.json.encode(body)
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -5,8 +5,8 @@ say; one at a time. A pod leaves only after the agents have heard of it. What di
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import UTC, datetime
 
 from podwire.lab import control, kubelet, nameserver
 from podwire.lab.attach import AttachError
@@ -26,6 +26,7 @@ from podwire.lab.views import LabView
 from podwire.lab.workloads import PlannedPod
 from podwire.model.addresses import Address
 from podwire.model.objects import PodKey, ServiceKey
+from podwire.sources.kube_time import time_of
 
 _AT_ONCE = 8
 """Pods begun or ended at the same time."""
@@ -242,5 +243,4 @@ class Supervisor:
 
 
 def _now() -> str:
-    """RFC 3339."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return time_of(time.time())

@@ -16,6 +16,7 @@ from podwire.model.balancers import AddressPool, AddressPoolKey, Balanced, Label
 from podwire.model.objects import NamespaceKey, Requirement, ServiceKey
 from podwire.sources.fields import (
     Invalid,
+    check_apart,
     read_at,
     read_each,
     read_label,
@@ -24,7 +25,8 @@ from podwire.sources.fields import (
     read_unicast,
     shown,
 )
-from podwire.sources.kube_objects import LabelMeta, LabelSelector, NameMeta, ServicePort, Wire
+from podwire.sources.kube_objects import Ingress, LabelMeta, LabelSelector, NameMeta, ServiceSpec, Wire
+from podwire.sources.kubernetes import HEADLESS, cluster_ips_of
 from podwire.sources.pod_pools import read_selector
 
 CLASS = "podwire.io/podwire"
@@ -78,22 +80,15 @@ class BalancedMeta(Wire, frozen=True):
     annotations: dict[str, str] | None = None
 
 
-class BalancedSpec(Wire, frozen=True):
-    type: str | None = None
+class BalancedSpec(ServiceSpec, frozen=True):
     load_balancer_class: str | None = None
     load_balancer_ip: str | None = field(default=None, name="loadBalancerIP")
-    cluster_ip: str | None = field(default=None, name="clusterIP")
-    cluster_ips: list[str] | None = field(default=None, name="clusterIPs")
     ip_family_policy: str | None = None
-    ports: list[ServicePort] | None = None
-    external_traffic_policy: str | None = None
     selector: dict[str, str] | None = None
 
 
-class BalancedIngress(Wire, frozen=True):
-    ip: str | None = None
+class BalancedIngress(Ingress, frozen=True):
     hostname: str | None = None
-    ip_mode: str | None = None
 
 
 class BalancedStatusOf(Wire, frozen=True):
@@ -132,9 +127,7 @@ def read_pool(thing: AddressPoolObject) -> tuple[AddressPoolKey, AddressPool]:
     ranges = tuple(read_each("spec.addresses", spec.addresses, _range))
     if not ranges:
         raise Invalid("spec.addresses", "expected at least one address range")
-    for number, each in enumerate(ranges):
-        if (other := next((it for it in ranges[:number] if _meet(it, each)), None)) is not None:
-            raise Invalid(f"spec.addresses[{number}]", f"expected ranges that don't overlap; {each} does with {other}")
+    check_apart("spec.addresses", ranges)
     priority = spec.priority or 0
     if priority < 0:
         raise Invalid("spec.priority", f"expected a number from 0, not {shown(priority)}")
@@ -158,10 +151,6 @@ def _range(text: str) -> AddressRange:
     if (others := special_in(found)) is not None:
         raise Invalid("", f"expected addresses that hosts can have; {found} has {others}")
     return found
-
-
-def _meet(one: AddressRange, other: AddressRange) -> bool:
-    return one.first in other or other.first in one
 
 
 def _selectors(path: str, given: Sequence[LabelSelector] | None) -> tuple[tuple[Requirement, ...], ...]:
@@ -190,8 +179,8 @@ def read_service(thing: BalancedService, unclassed: bool) -> tuple[ServiceKey, B
     meta, spec, status = thing.metadata, thing.spec, thing.status or BalancedStatus()
     key = service_key(meta.namespace or "", meta.name)
     ours = spec.load_balancer_class == CLASS or (unclassed and not spec.load_balancer_class)
-    texts = spec.cluster_ips or ([spec.cluster_ip] if spec.cluster_ip else [])
-    if spec.type != "LoadBalancer" or not ours or texts in ([], ["None"]):
+    texts = cluster_ips_of(spec)
+    if spec.type != "LoadBalancer" or not ours or texts in ([], [HEADLESS]):
         return key, None
     families = tuple(dict.fromkeys(family_of(it) for it in read_each("spec.clusterIPs", texts, read_unicast)))
     given = (status.load_balancer.ingress if status.load_balancer is not None else None) or []

@@ -15,9 +15,11 @@ import msgspec
 
 from podwire.model.addresses import (
     Address,
+    AddressRange,
     Family,
     Prefix,
     family_of,
+    overlap,
     parse_address,
     prefix_around,
     special,
@@ -156,6 +158,14 @@ def one_per_family(read: Callable[[str], T], family: Callable[[T], Family]) -> C
         return item
 
     return read_next
+
+
+def check_apart(path: str, ranges: Sequence[Prefix | AddressRange]) -> None:
+    """Raises Invalid where two overlap."""
+    for number, each in enumerate(ranges):
+        other = next((it for it in ranges[:number] if overlap(it, each)), None)
+        if other is not None:
+            raise Invalid(f"{path}[{number}]", f"expected ranges that don't overlap; {each} does with {other}")
 
 
 def check_distinct(path: str, name: str, values: Sequence[str]) -> None:

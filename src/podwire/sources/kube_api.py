@@ -109,6 +109,15 @@ class Api:
         async with self._answer("GET", path, ANSWER_SECONDS, params=query) as response:
             return await response.read()
 
+    async def find(self, path: str) -> bytes | None:
+        """None: there is no such object. Raises ApiError."""
+        try:
+            return await self.get(path)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
     async def patch(self, path: str, body: bytes, kind: str = STRATEGIC_MERGE) -> bytes:
         """Raises ApiError."""
         return await self._send("PATCH", path, body, kind)

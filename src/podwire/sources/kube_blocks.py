@@ -39,12 +39,8 @@ class Anything(Struct, frozen=True):
 
 async def find(api: Api, cidr: Prefix) -> Record | None:
     """None: there is none. Raises ApiError."""
-    try:
-        return _record(await api.get(_path(cidr)))
-    except ApiError as error:
-        if error.status == _GONE:
-            return None
-        raise
+    body = await api.find(_path(cidr))
+    return None if body is None else _record(body)
 
 
 async def make(api: Api, cidr: Prefix, pool: str, name: str, node: Node) -> Record | None:

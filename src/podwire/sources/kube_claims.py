@@ -32,6 +32,7 @@ from podwire.sources.kube_api import Api, ApiError
 from podwire.sources.kube_position import backoff
 from podwire.sources.kube_watch import CHANCE, Chance
 from podwire.sources.pod_wishes import awaited
+from podwire.sources.troubles import Troubles
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class Claimer:
         self._conflicts: tuple[str, ...] = ()
         self._thought: tuple[tuple[object, ...], Claims] | None = None
         """From what the last claims followed, and these."""
-        self._logged: frozenset[str] = frozenset()
+        self._troubles = Troubles(log)
 
     @property
     def errors(self) -> tuple[str, ...]:
@@ -129,7 +130,7 @@ class Claimer:
             self._hurried = False
             self._begun += 1
             failed = await self._round()
-            self._note()
+            self._troubles.tell(self.errors)
             self._failures = self._failures + 1 if failed else 0
             async with self._ended:
                 self._done = self._begun
@@ -267,15 +268,6 @@ class Claimer:
                 except ApiError as error:
                     wrong[Job("ask", key.cidr)] = f"{key} (ask): {error}"
         return wrong
-
-    def _note(self) -> None:
-        """Each error once, when it comes and when it is over."""
-        now = frozenset(self.errors)
-        for text in sorted(now - self._logged):
-            log.warning("%s", text)
-        for text in sorted(self._logged - now):
-            log.info("no longer: %s", text)
-        self._logged = now
 
 
 def _seen(now: Snapshot, adds: list[Wish]) -> tuple[object, ...]:

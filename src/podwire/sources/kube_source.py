@@ -9,15 +9,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 from podwire.controller.events import Event, KubeStateChange, Resync, ResyncReason
 from podwire.model.objects import Object, ObjectKey
 from podwire.sources.batches import batches
 from podwire.sources.kube_api import Api
+from podwire.sources.kube_time import time_of
 from podwire.sources.kube_watch import CHANCE, Chance, State, Watch
 from podwire.sources.kubernetes import resources
+from podwire.sources.troubles import Troubles
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class KubernetesObjects:
         self._pending: dict[ObjectKey, tuple[Object | None, Object | None]] = {}
         """By key: the object when it was last told of, and now."""
         self._stirred = asyncio.Event()
-        self._logged: frozenset[str] = frozenset()
+        self._troubles = Troubles(log, "Kubernetes API: ")
 
     @property
     def listed(self) -> bool:
@@ -53,7 +54,7 @@ class KubernetesObjects:
         for state in self.states:
             if state.error:
                 lost[state.error] = min(state.since, lost.get(state.error, state.since))
-        told = [f"Kubernetes API: {error} (since {_time(since)})" for error, since in lost.items()]
+        told = [f"Kubernetes API: {error} (since {time_of(since)})" for error, since in lost.items()]
         return tuple(sorted((*told, *self._wrong())))
 
     @asynccontextmanager
@@ -94,17 +95,8 @@ class KubernetesObjects:
         self._stirred.set()
 
     def _noted(self) -> None:
-        """Each error once, when it comes and when it is over, however many kinds meet it."""
-        now = frozenset((*(state.error for state in self.states if state.error), *self._wrong()))
-        for error in sorted(now - self._logged):
-            log.warning("Kubernetes API: %s", error)
-        for error in sorted(self._logged - now):
-            log.info("Kubernetes API: no longer: %s", error)
-        self._logged = now
+        """Each error once, however many kinds meet it."""
+        self._troubles.tell((*(state.error for state in self.states if state.error), *self._wrong()))
 
     def _wrong(self) -> list[str]:
         return [text for watch in self._watches for text in watch.wrong.values()]
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

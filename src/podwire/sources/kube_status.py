@@ -7,13 +7,13 @@ that nobody asked for is not made, unless the configuration wants it.
 
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 
 import msgspec
 from msgspec import Struct
 
 from podwire.sources.kube_api import Api, ApiError
 from podwire.sources.kube_position import backoff
+from podwire.sources.kube_time import time_of
 from podwire.sources.kube_watch import CHANCE, Chance
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def is_due(node: Node, always: bool) -> bool:
 
 def patch(now: float) -> bytes:
     """A strategic merge patch of the node's status: conditions are merged by type. `now`: seconds since the epoch."""
-    time = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    time = time_of(now)
     condition = {
         "type": TYPE,
         "status": "False",

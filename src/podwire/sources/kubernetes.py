@@ -207,7 +207,7 @@ def _convert(data: dict[str, Any]) -> Kind:
 # --- Service -----------------------------------------------------------------------------------
 
 _SERVICE_TYPES = ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")
-_HEADLESS = "None"
+HEADLESS = "None"
 
 
 def _service(thing: Service, left_out: list[Invalid] | None) -> Translated:
@@ -219,7 +219,7 @@ def _service(thing: Service, left_out: list[Invalid] | None) -> Translated:
     if kind not in _SERVICE_TYPES:
         raise Invalid("spec.type", f"expected one of {', '.join(_SERVICE_TYPES)}, not {shown(kind)}")
     created = read_time(thing.metadata.creation_timestamp, "metadata.creationTimestamp")
-    if kind == "ExternalName" or _cluster_ips(spec) == [_HEADLESS]:
+    if kind == "ExternalName" or cluster_ips_of(spec) == [HEADLESS]:
         # No proxy serves it, whatever else it says: ports and addresses of what it was before may still stand there.
         return Translated(key, objects.Service((), created=created))
     ports = _service_ports(spec.ports or [], kind)
@@ -256,7 +256,7 @@ def _of_its_families(addresses: tuple[Address, ...], cluster_ips: Sequence[Addre
     return tuple(it for it in addresses if not families or len(it) in families)
 
 
-def _cluster_ips(spec: ServiceSpec) -> list[str]:
+def cluster_ips_of(spec: ServiceSpec) -> list[str]:
     return spec.cluster_ips or ([spec.cluster_ip] if spec.cluster_ip else [])
 
 

@@ -2,20 +2,19 @@
 
 Invariants: whoever holds it renews it long before others may take it, and stops working before they may: by its own
 clock, never by the times that stand in the Lease, since two machines' clocks differ; also where the API does not answer
-at all. One that nobody has renewed for
-its whole duration, as seen from here, is free. Each change names the version that it was decided on, so that of two
-takers one gets it.
+at all. One that nobody has renewed for its whole duration, as seen from here, is free. Each change names the version
+that it was decided on, so that of two takers one gets it.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable
-from datetime import UTC, datetime
 
 import msgspec
 from msgspec import Struct
 
 from podwire.sources.kube_api import MERGE, Api, ApiError
+from podwire.sources.kube_time import micro_time_of
 from podwire.sources.kube_watch import CHANCE, Chance
 
 DURATION, RENEWED_WITHIN, EVERY = 15.0, 10.0, 2.0
@@ -112,7 +111,7 @@ class Lease:
 
     async def _attempt(self) -> bool:
         """As `_try`."""
-        found, now = await self._read(), self._now()
+        found, now = await self._read(), micro_time_of(self._chance.now())
         mine = {"holderIdentity": self._identity, "leaseDurationSeconds": int(DURATION), "renewTime": now}
         if found is None:
             made = {"acquireTime": now, "leaseTransitions": 0, **mine}
@@ -145,21 +144,9 @@ class Lease:
         return True
 
     async def _read(self) -> LeaseObject | None:
-        try:
-            return msgspec.json.decode(await self._api.get(self._path), type=LeaseObject)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        body = await self._api.find(self._path)
+        return None if body is None else msgspec.json.decode(body, type=LeaseObject)
 
     def _write(self, found: LeaseObject, spec: dict[str, object]) -> Awaitable[bytes]:
         body = {"metadata": {"resourceVersion": found.metadata.resource_version}, "spec": spec}
         return self._api.patch(self._path, msgspec.json.encode(body), MERGE)
-
-    def _now(self) -> str:
-        return micro_time(self._chance.now())
-
-
-def micro_time(seconds: float) -> str:
-    """Kubernetes' MicroTime."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -16,13 +16,12 @@ from podwire.model.addresses import (
     Family,
     Prefix,
     joined,
-    overlap,
     parse_prefix,
     parse_range,
     special_in,
 )
 from podwire.model.objects import Operator, PodBlockKey, Requirement
-from podwire.sources.fields import Invalid, read_at, read_each, read_name, shown
+from podwire.sources.fields import Invalid, check_apart, read_at, read_each, read_name, shown
 from podwire.sources.kube_objects import BlockSizes, LabelRequirement, LabelSelector, PodBlock, PodPool
 
 LONGEST_BLOCK: dict[Family, int] = {family: family.bits - 2 for family in FAMILIES}
@@ -35,10 +34,7 @@ def read_pool(thing: PodPool) -> objects.PodPool:
     cidrs = tuple(read_each("spec.cidrs", spec.cidrs, _cidr))
     if not cidrs:
         raise Invalid("spec.cidrs", "expected at least one address range")
-    for number, cidr in enumerate(cidrs):
-        other = next((it for it in cidrs[:number] if overlap(it, cidr)), None)
-        if other is not None:
-            raise Invalid(f"spec.cidrs[{number}]", f"expected ranges that don't overlap; {cidr} does with {other}")
+    check_apart("spec.cidrs", cidrs)
     reserved = read_each("spec.reserved", spec.reserved, lambda text: _reserved(text, cidrs))
     return objects.PodPool(
         cidrs,

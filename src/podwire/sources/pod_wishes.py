@@ -15,8 +15,8 @@ import msgspec
 from podwire.cni.errors import CniError, ErrorCode
 from podwire.ipam.allocation import NOTHING, Wish
 from podwire.ipam.claims import NO_WISHES, Wishes
-from podwire.model.addresses import Address, Prefix, family_of
-from podwire.model.objects import Namespace, NamespaceKey, Pod, PodBlockKey, PodKey
+from podwire.model.addresses import Address, family_of, host_prefix
+from podwire.model.objects import Namespace, NamespaceKey, Object, Pod, PodBlockKey, PodKey
 from podwire.model.snapshot import Snapshot
 from podwire.sources import kube_objects
 from podwire.sources.fields import Invalid, one_per_family, read_each, read_label, read_name, read_unicast, shown
@@ -125,11 +125,8 @@ async def _pool_of_namespace(now: Snapshot, api: Api | None, key: PodKey) -> str
         return _namespace_of(now, key).pool
     try:
         async with asyncio.timeout(ASKING_SECONDS):
-            body = await api.get(f"/api/v1/namespaces/{key.namespace}")
-            value = translate(msgspec.json.decode(body, type=kube_objects.Namespace)).value
+            value = await _asked(api, f"/api/v1/namespaces/{key.namespace}", kube_objects.Namespace)
     except (ApiError, TimeoutError, Invalid, msgspec.DecodeError) as error:
-        if isinstance(error, ApiError) and error.status == 404:
-            return ""
         raise _unknown(key, f"namespace {key.namespace}: {error}") from None
     return value.pool if isinstance(value, Namespace) else ""
 
@@ -138,15 +135,16 @@ async def _asked_pod(api: Api, key: PodKey) -> Pod | None:
     """None: there is none, such as one of a file on the node, of which the API server does not know yet. Raises
     ApiError."""
     try:
-        body = await api.get(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}")
-        value = translate(msgspec.json.decode(body, type=kube_objects.Pod)).value
-    except ApiError as error:
-        if error.status == 404:
-            return None
-        raise
+        value = await _asked(api, f"/api/v1/namespaces/{key.namespace}/pods/{key.name}", kube_objects.Pod)
     except (Invalid, msgspec.DecodeError) as error:
         raise ApiError(f"pod {key.namespace}/{key.name}: {error}") from None
     return value if isinstance(value, Pod) else None
+
+
+async def _asked(api: Api, path: str, form: type[kube_objects.Kind]) -> Object | None:
+    """None: there is no such object. Raises ApiError, Invalid, msgspec.DecodeError."""
+    body = await api.find(path)
+    return None if body is None else translate(msgspec.json.decode(body, type=form)).value
 
 
 def _as_before(now: Snapshot, key: PodKey, uid: str, why: str) -> Wish:
@@ -155,7 +153,7 @@ def _as_before(now: Snapshot, key: PodKey, uid: str, why: str) -> Wish:
     if not former:
         raise _unknown(key, why)
     last = max(former, key=lambda it: it.serial)
-    singles = (it for it in last.addresses if PodBlockKey(Prefix(it, family_of(it).bits)) in now.blocks)
+    singles = (it for it in last.addresses if PodBlockKey(host_prefix(it)) in now.blocks)
     return Wish(last.pool, tuple(singles))
 
 
