@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -252,6 +252,31 @@ wishes = st.builds(
 )
 
 
+# This node gives single addresses back that lie where it would take a block.
+@example(
+    {
+        ONE: Node(),
+        PodPoolKey("a"): pool("10.1.0.0/26", sizes=(30, 125), auto_assign=False),
+        **dict.fromkeys(
+            map(block, ("10.1.0.16/29", "10.1.0.0/32", "10.1.0.17/32", "10.1.0.18/32")), PodBlock("one", "a")
+        ),
+    },
+    [],
+    "",
+    Wishes(frozenset({"a"})),
+)
+# A pool has come to reserve what the only pod in one of this node's blocks has: it is a block of its own from then on.
+@example(
+    {
+        ONE: Node((parse_prefix("10.9.0.0/28"),)),
+        PodPoolKey("a"): pool("10.1.0.0/26", sizes=(28, 125), reserved=("10.1.0.32-10.1.0.33",), auto_assign=False),
+        PodPoolKey("b"): pool("10.1.0.0/26", sizes=(28, 125), auto_assign=False),
+        block("10.1.0.32/27"): PodBlock("one", "a"),
+    },
+    ["10.1.0.1", "10.1.0.2", "10.1.0.7", "10.1.0.33"],
+    "",
+    Wishes(),
+)
 @settings(max_examples=300)
 @given(clusters, living, st.sampled_from(("", "a", "b")), wishes)
 def test_once_what_is_due_is_done_nothing_is_due(

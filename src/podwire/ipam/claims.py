@@ -9,6 +9,9 @@ where the rest is enough without it, but for one spare. Nothing is due before al
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from immutables import Map
+from msgspec.structs import replace
+
 from podwire.ipam import pools
 from podwire.ipam.own import own_addresses
 from podwire.ipam.pools import Source
@@ -80,23 +83,49 @@ def due(now: Snapshot, wishes: Wishes = NO_WISHES) -> Claims:
     if not now.whole or now.local.key not in now.nodes:
         return NOTHING
     renew, conflicts = _renewed(now)
-    needs = _needs(now, wishes)
+    singles = [claim for address in sorted(wishes.fixed) if (claim := _single(now, address)) is not None]
+    then = _with_singles(now, singles, wishes)
+    needs = _needs(then, wishes)
     mine = [it for key in sorted(now.pools) for it in pools.sources_of(now, key.name)]
     mine += [it for claim in renew if (it := _as_source(now, claim)) is not None]
+    lived = _lived(now, (it.block for it in mine))
     held = [
-        _Held(it.source.pool, pools.turn(now, it.source.pool, it.source.block), it.source.block, it.free, it.pods > 0)
-        for it in uses(now, mine)
+        _Held(
+            it.source.pool,
+            pools.turn(now, it.source.pool, it.source.block),
+            it.source.block,
+            it.free,
+            it.source.block in lived,
+        )
+        for it in uses(then, mine)
     ]
-    taken = _taken(now, needs, held, [it.cidr for it in renew])
+    taken = _taken(then, needs, held, [it.cidr for it in renew])
     kept = _needed(needs, (*held, *taken))
     kept |= _spares(needs, held, kept) | _with_own_address(now, held)
-    singles = (_single(now, address) for address in sorted(wishes.fixed))
     return Claims(
-        tuple(Claim(it.block, it.pool) for it in taken if it in kept) + tuple(it for it in singles if it is not None),
+        (*(Claim(it.block, it.pool) for it in taken if it in kept), *singles),
         _given_back(now, {it.block for it in kept}, wishes),
         renew,
         conflicts,
     )
+
+
+def _with_singles(now: Snapshot, taken: Iterable[Claim], wishes: Wishes) -> Snapshot:
+    """As it will be once these single addresses are this node's, and those given back that nobody has or asks for,
+    which they are in any case: what is free then is what counts."""
+    singles = now.singles
+    for block in _given_back(now, set(), wishes):
+        if pools.is_single(block):
+            singles = singles.delete(block.first)
+    for it in taken:
+        singles = singles.set(it.cidr.first, now.local.key)
+    return now if singles is now.singles else replace(now, singles=singles)
+
+
+def _lived(now: Snapshot, blocks: Iterable[Prefix]) -> frozenset[Prefix]:
+    """In which of them addresses of pods lie, also such as are blocks of their own, or come to be: a block does not go
+    because its pod's address is written down by itself."""
+    return frozenset(it.source.block for it in uses(replace(now, singles=Map()), map(Source, blocks)) if it.pods)
 
 
 def _as_source(now: Snapshot, claim: Claim) -> Source | None:
@@ -176,7 +205,7 @@ def _with_own_address(now: Snapshot, held: Iterable[_Held]) -> set[_Held]:
 
 def _given_back(now: Snapshot, kept: set[Prefix], wishes: Wishes) -> tuple[Prefix, ...]:
     mine = now.blocks_of.get(now.local.key, ())
-    lived = {it.source.block for it in uses(now, map(Source, mine)) if it.pods}
+    lived = _lived(now, mine)
     wished = {host_prefix(it) for it in wishes.fixed}
     return tuple(it for it in mine if it not in kept and it not in lived and it not in wished)
 

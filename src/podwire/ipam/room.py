@@ -100,6 +100,5 @@ def _occupied(now: Snapshot, family: Family, more: Iterable[Prefix]) -> list[Int
 
 def _held(now: Snapshot, family: Family) -> list[Address]:
     """The addresses that somebody has, or that are blocks of their own; sorted."""
-    singles = (it.cidr.first for it in now.blocks if is_single(it.cidr))
     pods = (Address(it) for it in now.ledger if isinstance(it, bytes))
-    return sorted({it for it in (*singles, *pods, *now.node.addresses) if len(it) == family.size})
+    return sorted({it for it in (*now.singles, *pods, *now.node.addresses) if len(it) == family.size})
