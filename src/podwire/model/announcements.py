@@ -57,8 +57,8 @@ class BFD(Value, frozen=True):
 
 class BGPPeer(Value, frozen=True):
     """A router that nodes have a session with. Times in seconds. `my_asn`: the nodes' AS number towards it. `source`:
-    the node's address of the session, None: the route's. `router_id`: the node's, None: its first IPv4 InternalIP. `hold` 0:
-    no keepalives. `multihop`: it is not on a link of the node. `families`: which routes the session carries.
+    the node's address of the session, None: the route's. `router_id`: the node's, None: its first IPv4 InternalIP.
+    `hold` 0: no keepalives. `multihop`: it is not on a link of the node. `families`: which routes the session carries.
     `receives`: which of its routes the node takes into its kernel: these and longer ones, none where there are none.
     `node_selectors`: for nodes that one of these selects; where there is none, for all."""
 
@@ -155,8 +155,8 @@ Told = tuple[tuple[str, Attributes], ...]
 
 
 class Speaker(NamedTuple):
-    """All that a node's BGP speaker should do. `next_hops`: the node's own address of each family, for routes of the other
-    family than the session's own. Routes whose sessions lack their family are not told there."""
+    """All that a node's BGP speaker should do. `next_hops`: the node's own address of each family, for routes of the
+    other family than the session's own. Routes whose sessions lack their family are not told there."""
 
     asn: int
     router_id: Address
