@@ -167,3 +167,16 @@ class Speaker(NamedTuple):
 
 Answers = Mapping[Address, tuple[str, ...]]
 """By address that this node answers for by ARP or NDP: on which interfaces, (): on all that can."""
+
+
+class Liveness(StrEnum):
+    """What a node's own heartbeats say of it as one that answers by ARP and NDP (`l2/`)."""
+
+    ALIVE = "alive"
+    """It is heard, and answers for what it is to."""
+    UNREADY = "unready"
+    """It is heard, and does not answer: it isn't in sync yet, or is on its way out."""
+    DEAD = "dead"
+    """It was heard, and is no more."""
+    UNKNOWN = "unknown"
+    """It was never heard: nothing can be said, as where a firewall is between, or its agent has no heartbeats."""
