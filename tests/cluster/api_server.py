@@ -37,7 +37,11 @@ needed = pytest.mark.skipif(bool(_MISSING), reason=f"missing: {_MISSING}; looked
 MANIFEST = ROOT / "deploy" / "podwire.yaml"
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
-ADDRESS_POOLS = f"/apis/{kube_records.VERSION}/addresspools"
+OWN = f"/apis/{kube_records.VERSION}"
+ADDRESS_POOLS = f"{OWN}/addresspools"
+BGP_PEERS, BGP_ADVERTISEMENTS, L2_ADVERTISEMENTS = (
+    f"{OWN}/{name}" for name in ("bgppeers", "bgpadvertisements", "l2advertisements")
+)
 GUARD = 240.0
 """Seconds after which a test is given up."""
 
@@ -179,14 +183,22 @@ async def administered(server: ApiServer) -> AsyncIterator[Admin]:
         yield admin
 
 
+def _definitions() -> list[dict[str, Any]]:
+    manifest = yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))
+    return [it for it in manifest if it["kind"] == "CustomResourceDefinition"]
+
+
+def _kinds() -> list[str]:
+    return [it["spec"]["names"]["plural"] for it in _definitions()]
+
+
 async def define_pools(admin: Admin) -> None:
     """The kinds of the manifest, once the server serves them. Nothing but asking tells that."""
-    for it in yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8")):
-        if it["kind"] == "CustomResourceDefinition":
-            made = await admin.ask("POST", _DEFINITIONS, it)
-            assert made["spec"]["versions"][0]["schema"], made
-    for path in (kube_records.POOLS, kube_records.BLOCKS, ADDRESS_POOLS):
-        await admin.answers(path)
+    for it in _definitions():
+        made = await admin.ask("POST", _DEFINITIONS, it)
+        assert made["spec"]["versions"][0]["schema"], made
+    for name in _kinds():
+        await admin.answers(f"{OWN}/{name}")
 
 
 @contextmanager
@@ -208,5 +220,5 @@ def serving(directory: Path, prepare: Callable[[Admin], Awaitable[None]]) -> Ite
 
 async def undefine_pools(admin: Admin) -> None:
     """All objects of these kinds go with them."""
-    for name in ("podpools.podwire.io", "podblocks.podwire.io", "addresspools.podwire.io"):
-        await admin.ask("DELETE", f"{_DEFINITIONS}/{name}")
+    for name in _kinds():
+        await admin.ask("DELETE", f"{_DEFINITIONS}/{name}.podwire.io")

@@ -11,24 +11,19 @@ from podwire.loadbalancer.allocation import Grant, allocate
 from podwire.loadbalancer.pools import used
 from podwire.loadbalancer.statuses import Status, due, news
 from podwire.model.addresses import IPV4, IPV6, parse_address, parse_range
-from podwire.model.balancers import AddressPool, AddressPoolKey, Balanced, Request
+from podwire.model.balancers import AddressPool, AddressPoolKey, AnnouncedBy, Balanced, Request
 from podwire.model.objects import Operator, Protocol, Requirement, ServiceKey
-from podwire.sources.balancer_objects import (
-    CLASS,
-    CONDITION,
-    AddressPoolObject,
-    BalancedService,
-    read_pool,
-    read_service,
-)
+from podwire.sources.address_pools import AddressPoolObject, read_pool
+from podwire.sources.balancer_objects import CLASS, CONDITION, BalancedService, read_service
 from podwire.sources.fields import Invalid
 
 WEB = ServiceKey("shop", "web")
+LABELS = (("kind", "x"), ("zone", "b"))
 A, B, SIX = map(parse_address, ("192.0.2.1", "192.0.2.2", "2001:db8::1"))
 
 
 def pool(**spec: Any) -> AddressPool:
-    thing = {"metadata": {"name": "a"}, "spec": spec}
+    thing = {"metadata": {"name": "a", "labels": {"zone": "b", "kind": "x"}}, "spec": spec}
     key, value = read_pool(msgspec.convert(thing, AddressPoolObject))
     assert key == AddressPoolKey("a")
     return value
@@ -60,6 +55,7 @@ def test_a_pool_in_full() -> None:
         namespaces=["b", "a", "a"],
         namespaceSelectors=[selector],
         serviceSelectors=[{}],
+        announce=["L2", "L2"],
     ) == AddressPool(
         (parse_range("192.0.2.9-192.0.2.12"), parse_range("2001:db8::/120")),
         False,
@@ -68,7 +64,14 @@ def test_a_pool_in_full() -> None:
         ("a", "b"),
         ((Requirement("a", Operator.EXISTS), Requirement("b", Operator.IN, ("1",))),),
         ((),),
+        (AnnouncedBy.L2,),
+        LABELS,
     )
+
+
+def test_a_pool_is_announced_by_all_means_where_it_names_none() -> None:
+    assert pool(addresses=["192.0.2.0/24"], announce=None).announce == (AnnouncedBy.BGP, AnnouncedBy.L2)
+    assert pool(addresses=["192.0.2.0/24"], announce=["L2", "BGP"]).announce == (AnnouncedBy.BGP, AnnouncedBy.L2)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +108,14 @@ def test_a_pool_in_full() -> None:
             ),
         ),
         ({"addresses": ["192.0.2.0/24"], "priority": -1}, "spec.priority: expected a number from 0, not -1"),
+        (
+            {"addresses": ["192.0.2.0/24"], "announce": ["BGP", "OSPF"]},
+            "spec.announce[1]: expected BGP or L2, not 'OSPF'",
+        ),
+        (
+            {"addresses": ["192.0.2.0/24"], "announce": []},
+            "spec.announce: expected at least one of BGP, L2, or no such field",
+        ),
     ],
 )
 def test_a_wrong_pool_is_one_error(spec: Any, error: str) -> None:

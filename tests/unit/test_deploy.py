@@ -63,16 +63,26 @@ def test_rights_are_to_read_for_blocks_and_for_one_condition() -> None:
         if set(rule["verbs"]) - {"get", "list", "watch"}
     }
     assert writing == {"podblocks": {"create", "patch", "delete"}, "nodes/status": {"patch"}}
+    assert all("secrets" not in rule["resources"] for rule in of_kind("ClusterRole")["rules"])
+    assert of_kind("Role")["metadata"]["namespace"] == "podwire"
+    assert of_kind("Role")["rules"] == [
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"]}
+    ]
 
 
 def test_the_controller_may_write_statuses_events_and_its_lease() -> None:
     """And runs the same image."""
     writing = {
-        rule["resources"][0]: set(rule["verbs"]) - {"get", "list", "watch"}
+        name: set(rule["verbs"]) - {"get", "list", "watch"}
         for kind in ("ClusterRole", "Role")
         for rule in of_kind(kind, "podwire-controller")["rules"]
+        for name in rule["resources"]
     }
     assert {name: verbs for name, verbs in writing.items() if verbs} == {
+        "addresspools/status": {"patch"},
+        "bgppeers/status": {"patch"},
+        "bgpadvertisements/status": {"patch"},
+        "l2advertisements/status": {"patch"},
         "services/status": {"patch"},
         "events": {"create"},
         "leases": {"create", "patch"},

@@ -8,13 +8,11 @@ from typing import Any, cast
 from podwire.loadbalancer.pools import Pools
 from podwire.model.balancers import Balanced, Labels
 from podwire.model.objects import NamespaceKey, ServiceKey
+from podwire.sources.address_pools import AddressPoolObject, pool_key, read_pool
 from podwire.sources.balancer_objects import (
-    AddressPoolObject,
     BalancedService,
     NamespaceObject,
-    pool_key,
     read_namespace,
-    read_pool,
     read_service,
     service_key,
 )

@@ -4,6 +4,8 @@ Invariants: as there. A Service is a `Request` only where it is one for us to se
 cluster IPs); whether it is, the sources know.
 """
 
+from enum import StrEnum
+
 from podwire.model.addresses import Address, AddressRange, Family
 from podwire.model.objects import Protocol, Requirement, Value
 
@@ -17,6 +19,13 @@ class AddressPoolKey(Value, frozen=True):
         return f"addresspool/{self.name}"
 
 
+class AnnouncedBy(StrEnum):
+    """How the network around the cluster learns of an address: by a routing protocol, or by ARP and NDP (layer 2)."""
+
+    BGP = "BGP"
+    L2 = "L2"
+
+
 class AddressPool(Value, frozen=True):
     """Addresses for Services of type LoadBalancer, given from the first range on. `auto_assign`: also to Services that
     ask for no pool. `avoid_buggy`: without IPv4 addresses that end in .0 or .255, which some hosts take for a network's
@@ -24,7 +33,7 @@ class AddressPool(Value, frozen=True):
 
     The pool is for the Services in these `namespaces` or in those that one of `namespace_selectors` selects, and, of
     them, for those that one of `service_selectors` selects; where there is none of the first two, or none of the third,
-    for all.
+    for all. `announce`: by which its addresses may be announced. `labels`: its own, by which advertisements choose it.
     """
 
     ranges: tuple[AddressRange, ...]
@@ -34,6 +43,8 @@ class AddressPool(Value, frozen=True):
     namespaces: tuple[str, ...] = ()
     namespace_selectors: tuple[tuple[Requirement, ...], ...] = ()
     service_selectors: tuple[tuple[Requirement, ...], ...] = ()
+    announce: tuple[AnnouncedBy, ...] = tuple(AnnouncedBy)
+    labels: Labels = ()
 
     @property
     def chooses(self) -> bool:

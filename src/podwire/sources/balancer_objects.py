@@ -1,22 +1,21 @@
-"""AddressPools, and Services as far as they ask for a load balancer's address, to the model's values.
+"""Services as far as they ask for a load balancer's address, and the labels of their namespaces, to the model's values.
 
 Invariants: as in `kubernetes.py`: pure, one direction, equal meaning gives equal values. What a Service asks for in
 annotations is free text: where it can't be understood that is its request's (`unclear`), so that it keeps what it has.
 MetalLB's annotations mean what ours do; where both are given, ours count.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from sys import intern
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from msgspec import field
 
-from podwire.model.addresses import Address, AddressRange, family_of, parse_range, special_in
-from podwire.model.balancers import AddressPool, AddressPoolKey, Balanced, Labels, Request
-from podwire.model.objects import NamespaceKey, Requirement, ServiceKey
+from podwire.model.addresses import Address, family_of
+from podwire.model.balancers import Balanced, Labels, Request
+from podwire.model.objects import NamespaceKey, ServiceKey
+from podwire.sources.address_pools import read_labels
 from podwire.sources.fields import (
     Invalid,
-    check_apart,
     read_at,
     read_each,
     read_label,
@@ -25,9 +24,8 @@ from podwire.sources.fields import (
     read_unicast,
     shown,
 )
-from podwire.sources.kube_objects import Ingress, LabelMeta, LabelSelector, NameMeta, ServiceSpec, Wire
+from podwire.sources.kube_objects import Ingress, LabelMeta, ServiceSpec, Wire
 from podwire.sources.kubernetes import HEADLESS, cluster_ips_of
-from podwire.sources.pod_pools import read_selector
 
 CLASS = "podwire.io/podwire"
 """spec.loadBalancerClass of the Services that are ours."""
@@ -48,21 +46,6 @@ Read = TypeVar("Read")
 
 
 # --- the API's forms ---------------------------------------------------------------------------
-
-
-class PoolSpec(Wire, frozen=True):
-    addresses: list[str] | None = None
-    auto_assign: bool | None = None
-    avoid_buggy_ips: bool | None = field(default=None, name="avoidBuggyIPs")
-    priority: int | None = None
-    namespaces: list[str] | None = None
-    namespace_selectors: list[LabelSelector] | None = None
-    service_selectors: list[LabelSelector] | None = None
-
-
-class AddressPoolObject(Wire, frozen=True):
-    metadata: NameMeta
-    spec: PoolSpec
 
 
 class NamespaceObject(Wire, frozen=True):
@@ -113,57 +96,12 @@ class BalancedService(Wire, frozen=True):
     status: BalancedStatus | None = None
 
 
-# --- AddressPool -------------------------------------------------------------------------------
-
-
-def pool_key(_: str, name: str) -> AddressPoolKey:
-    """Raises Invalid."""
-    return AddressPoolKey(read_name(name, "metadata.name"))
-
-
-def read_pool(thing: AddressPoolObject) -> tuple[AddressPoolKey, AddressPool]:
-    """Raises Invalid."""
-    spec = thing.spec
-    ranges = tuple(read_each("spec.addresses", spec.addresses, _range))
-    if not ranges:
-        raise Invalid("spec.addresses", "expected at least one address range")
-    check_apart("spec.addresses", ranges)
-    priority = spec.priority or 0
-    if priority < 0:
-        raise Invalid("spec.priority", f"expected a number from 0, not {shown(priority)}")
-    pool = AddressPool(
-        ranges,
-        spec.auto_assign is not False,
-        bool(spec.avoid_buggy_ips),
-        priority,
-        tuple(sorted(set(read_each("spec.namespaces", spec.namespaces, lambda text: read_label(text, ""))))),
-        _selectors("spec.namespaceSelectors", spec.namespace_selectors),
-        _selectors("spec.serviceSelectors", spec.service_selectors),
-    )
-    return pool_key("", thing.metadata.name), pool
-
-
-def _range(text: str) -> AddressRange:
-    try:
-        found = parse_range(text)
-    except ValueError as error:
-        raise Invalid("", f"{error}; such as 192.0.2.0/28 or 192.0.2.10-192.0.2.19") from None
-    if (others := special_in(found)) is not None:
-        raise Invalid("", f"expected addresses that hosts can have; {found} has {others}")
-    return found
-
-
-def _selectors(path: str, given: Sequence[LabelSelector] | None) -> tuple[tuple[Requirement, ...], ...]:
-    return tuple(read_selector(f"{path}[{number}]", it) for number, it in enumerate(given or ()))
+# --- Namespace ---------------------------------------------------------------------------------
 
 
 def read_namespace(thing: NamespaceObject) -> tuple[NamespaceKey, Labels]:
     """Raises Invalid."""
-    return NamespaceKey(read_name(thing.metadata.name, "metadata.name")), _labels(thing.metadata.labels)
-
-
-def _labels(given: Mapping[str, str] | None) -> Labels:
-    return tuple(sorted((intern(key), intern(value)) for key, value in (given or {}).items()))
+    return NamespaceKey(read_name(thing.metadata.name, "metadata.name")), read_labels(thing.metadata.labels)
 
 
 # --- Service -----------------------------------------------------------------------------------
@@ -199,7 +137,7 @@ def read_service(thing: BalancedService, unclassed: bool) -> tuple[ServiceKey, B
         _annotated(annotations, POOL),
         _annotated(annotations, SHARING),
         _backends(key, spec),
-        _labels(meta.labels),
+        read_labels(meta.labels),
         tuple(it for it in map(_held, given) if it is not None),
         _given_up(annotations),
         meta.creation_timestamp or "",

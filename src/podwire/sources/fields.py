@@ -6,7 +6,7 @@ read as leniently as API servers have stored them; our own files and commands re
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from sys import intern
 from typing import TypeVar
@@ -251,10 +251,23 @@ def read_one_of(value: str | None, path: str, known: Sequence[str]) -> str:
     return value or known[0]
 
 
-def read_port(value: int, path: str) -> int:
-    if not 1 <= value <= 65535:
-        raise Invalid(path, f"expected 1 to 65535, not {shown(value)}")
+def read_members(path: str, given: Sequence[str] | None, known: Mapping[str, T]) -> tuple[T, ...]:
+    """What of the known ones is named, in their order; all of them where nothing is given. An empty list would say as
+    much to one reader and nothing at all to another, so there must be one."""
+    named = read_each(path, given, lambda text: read_one_of(text, "", tuple(known)))
+    if given is not None and not named:
+        raise Invalid(path, f"expected at least one of {', '.join(known)}, or no such field")
+    return tuple(value for name, value in known.items() if given is None or name in named)
+
+
+def read_number(value: int, path: str, least: int, most: int) -> int:
+    if not least <= value <= most:
+        raise Invalid(path, f"expected {least} to {most}, not {shown(value)}")
     return value
+
+
+def read_port(value: int, path: str) -> int:
+    return read_number(value, path, 1, 65535)
 
 
 def read_protocol(text: str | None) -> Protocol:
