@@ -38,7 +38,7 @@ from podwire.dataplane.nftables.driver import NFTables
 from podwire.dataplane.nftables.layout import CAPACITY
 from podwire.dataplane.reconciler import Reconciler
 from podwire.healthserver import HealthServer
-from podwire.model.objects import Object, ObjectKey
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.snapshot import Local, Snapshot
 from podwire.model.text import printable
 from podwire.nodes import ends, outside, own, routes

@@ -16,7 +16,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
-from podwire.model.objects import Object, ObjectKey
+from podwire.model.kinds import Object, ObjectKey
 from podwire.sources.kubernetes import translate
 from tests.bench import objects
 from tests.bench.api_server import KINDS

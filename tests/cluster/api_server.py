@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from podwire.config import Kubernetes
-from podwire.model.objects import Object, ObjectKey
+from podwire.model.kinds import Object, ObjectKey
 from podwire.sources.kube_config import Access, read_access
 from podwire.sources.kube_credentials import Credentials
 from podwire.sources.kubernetes import translate

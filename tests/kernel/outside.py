@@ -3,18 +3,8 @@
 from dataclasses import dataclass
 
 from podwire.model.addresses import parse_address, parse_prefix
-from podwire.model.objects import (
-    BackendPort,
-    BackendSlice,
-    Member,
-    Node,
-    NodeKey,
-    Object,
-    ObjectKey,
-    Protocol,
-    ServiceKey,
-    SliceKey,
-)
+from podwire.model.kinds import Object, ObjectKey
+from podwire.model.objects import BackendPort, BackendSlice, Member, Node, NodeKey, Protocol, ServiceKey, SliceKey
 from tests.kernel.rig import NODE, NODE_OBJECT, TARGET_PORT, Rig, Space, respond, sh
 
 NODE_ADDRESSES = tuple(map(parse_address, ("192.0.2.1", "fd99::1")))

@@ -22,6 +22,7 @@ from podwire.controller.events import AddPod, DeletePod, KubeStateChange, Resync
 from podwire.controller.transaction import Result
 from podwire.dataplane import netlink
 from podwire.model.addresses import Prefix, parse_address, parse_prefix
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.objects import (
     NO_BANDWIDTH,
     AttachmentKey,
@@ -32,8 +33,6 @@ from podwire.model.objects import (
     Member,
     Node,
     NodeKey,
-    Object,
-    ObjectKey,
     PodKey,
     Protocol,
     Service,

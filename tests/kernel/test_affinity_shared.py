@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.model.addresses import parse_address
-from podwire.model.objects import Object, ObjectKey, Protocol, Service, ServiceKey, ServicePort
+from podwire.model.kinds import Object, ObjectKey
+from podwire.model.objects import Protocol, Service, ServiceKey, ServicePort
 from tests.kernel.outside import FAR, NODES, connect, members
 from tests.kernel.rig import Rig, ask, service
 

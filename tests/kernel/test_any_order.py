@@ -15,14 +15,13 @@ from hypothesis import HealthCheck, example, given, settings
 
 from podwire.controller.events import KubeStateChange
 from podwire.model.addresses import Address, parse_address, parse_prefix, show_address
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.network import Backend, Frontend
 from podwire.model.objects import (
     BackendPort,
     BackendSlice,
     Member,
     NodeKey,
-    Object,
-    ObjectKey,
     Protocol,
     Service,
     ServiceKey,

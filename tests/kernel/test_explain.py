@@ -13,14 +13,13 @@ import pytest_asyncio
 from podwire.explain.packets import PacketWhy, Verdict, explain_packet, parse_destination, parse_source
 from podwire.explain.services import explain_service
 from podwire.model.addresses import parse_address, parse_prefix
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.objects import (
     BackendPort,
     BackendSlice,
     Member,
     Node,
     NodeKey,
-    Object,
-    ObjectKey,
     Protocol,
     Service,
     ServiceKey,

@@ -18,14 +18,13 @@ from podwire.dataplane.conntrack import messages as m
 from podwire.dataplane.messages import CREATE, EXCL, Message, attr, attrs, nest
 from podwire.lab import sctp
 from podwire.model.addresses import FAMILIES, parse_address, parse_host_port
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.network import Backend, Frontend
 from podwire.model.objects import (
     BackendPort,
     BackendSlice,
     Member,
     Node,
-    Object,
-    ObjectKey,
     Protocol,
     Service,
     ServiceKey,

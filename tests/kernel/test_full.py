@@ -12,13 +12,12 @@ from podwire.dataplane.nftables import libnftables, slots
 from podwire.dataplane.nftables.driver import NFTables
 from podwire.dataplane.nftables.layout import layout
 from podwire.model.addresses import IPV4, IPV6, Prefix, parse_address, parse_prefix
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.network import AllowedKey, Backend, Frontend, RestrictedKey, Serving
 from podwire.model.objects import (
     BackendPort,
     BackendSlice,
     Member,
-    Object,
-    ObjectKey,
     Protocol,
     Service,
     ServiceKey,

@@ -4,7 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.model.addresses import parse_address
-from podwire.model.objects import BackendSlice, Hints, ObjectKey, Protocol, SliceKey
+from podwire.model.kinds import ObjectKey
+from podwire.model.objects import BackendSlice, Hints, Protocol, SliceKey
 from tests.kernel.rig import Rig, service
 from tests.kernel.test_policy_flows import Clients
 

@@ -6,7 +6,8 @@ import pytest
 
 from podwire.controller.events import Refusal
 from podwire.model.addresses import parse_address, parse_prefix
-from podwire.model.objects import Node, NodeKey, Object, ObjectKey
+from podwire.model.kinds import Object, ObjectKey
+from podwire.model.objects import Node, NodeKey
 from podwire.model.snapshot import Transport
 from tests.kernel.rig import NODE, NODE_OBJECT, Rig, by_hand, sh
 

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from podwire.controller.difference import Change, Outcome, scope_of
 from podwire.dataplane.nftables.driver import NFTables
 from podwire.model.addresses import IPV4, Address, parse_address, parse_prefix
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.network import Backend, Frontend, HoldersKey, RestrictedKey, RulesKey, Slots
-from podwire.model.objects import Node, Object, ObjectKey, Protocol, Service, ServiceKey, ServicePort
+from podwire.model.objects import Node, Protocol, Service, ServiceKey, ServicePort
 from tests.kernel.outside import FAR, NODES, Outside, connect, members
 from tests.kernel.rig import NODE, NODE_OBJECT, Rig, Space, ask, sh
 

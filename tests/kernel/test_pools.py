@@ -13,7 +13,8 @@ from podwire.lab.layout import Lab
 from podwire.lab.topology import path_of
 from podwire.lab.views import LabView, PodView
 from podwire.model.addresses import parse_address, parse_prefix, parse_range, show_address
-from podwire.model.objects import Node, Object, ObjectKey, PodBlock, PodBlockKey, PodPool, PodPoolKey
+from podwire.model.kinds import Object, ObjectKey
+from podwire.model.objects import Node, PodBlock, PodBlockKey, PodPool, PodPoolKey
 from podwire.sources.cni_server import status
 from podwire.sources.pod_pools import block_name
 from tests.kernel import labs

@@ -7,8 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.model.addresses import parse_address
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.network import Frontend
-from podwire.model.objects import AttachmentKey, Object, ObjectKey, Protocol, Service, ServiceKey, SliceKey
+from podwire.model.objects import AttachmentKey, Protocol, Service, ServiceKey, SliceKey
 from podwire.pods.names import interface_name
 from podwire.statistics import views
 from podwire.statistics.counted import told

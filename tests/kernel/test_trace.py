@@ -24,7 +24,8 @@ from podwire.dataplane.nftables.layout import keyword, rules_of
 from podwire.dataplane.nftables.wire import GETRULE, batch
 from podwire.explain.packets import Verdict
 from podwire.model.addresses import FAMILIES, Address, Family, parse_address, parse_prefix
-from podwire.model.objects import HostPort, Object, ObjectKey, Protocol, Service, ServiceKey
+from podwire.model.kinds import Object, ObjectKey
+from podwire.model.objects import HostPort, Protocol, Service, ServiceKey
 from podwire.trace import own, texts
 from podwire.trace.asked import asked
 from podwire.trace.driver import Busy, Tracer

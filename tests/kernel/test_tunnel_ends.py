@@ -8,14 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.model.addresses import IPV4, IPV6, Family, parse_address, parse_prefix
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.objects import (
     BackendPort,
     BackendSlice,
     Member,
     Node,
     NodeKey,
-    Object,
-    ObjectKey,
     Protocol,
     Service,
     ServiceKey,

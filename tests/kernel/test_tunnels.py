@@ -8,8 +8,9 @@ import pytest
 from podwire.dataplane import netlink
 from podwire.findings import findings
 from podwire.model.addresses import IPV6, parse_address, parse_prefix, show_address
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.network import TUNNEL_INDEX
-from podwire.model.objects import Node, NodeKey, Object, ObjectKey, Protocol
+from podwire.model.objects import Node, NodeKey, Protocol
 from podwire.model.snapshot import Transport
 from podwire.nodes.tunnels import mac_of, next_hop
 from tests.kernel.outside import FAR as FAR_POD

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from podwire.model.objects import Object, ObjectKey
+from podwire.model.kinds import Object, ObjectKey
 from podwire.sources.kubernetes import translate
 from tests.unit import kube_records
 

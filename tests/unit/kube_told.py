@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from podwire.controller.events import Event, KubeStateChange, Resync
-from podwire.model.objects import Object, ObjectKey
+from podwire.model.kinds import Object, ObjectKey
 from podwire.sources.batches import MOST_CHANGES
 from podwire.sources.kube_api import Api
 from podwire.sources.kube_config import Access

@@ -16,12 +16,11 @@ from podwire.findings import findings
 from podwire.ipam import blocks, usage, views
 from podwire.ipam.allocation import NOTHING, Given, Obstacle, Wish, allocate
 from podwire.model.addresses import AddressRange, joined, parse_address, parse_prefix, parse_range, show_address
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.objects import (
     AttachmentKey,
     Node,
     NodeKey,
-    Object,
-    ObjectKey,
     Operator,
     PodBlock,
     PodBlockKey,

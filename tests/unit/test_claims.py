@@ -25,13 +25,12 @@ from podwire.model.addresses import (
     prefix_around,
     show_address,
 )
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.objects import (
     Attachment,
     AttachmentKey,
     Node,
     NodeKey,
-    Object,
-    ObjectKey,
     PodBlock,
     PodBlockKey,
     PodKey,

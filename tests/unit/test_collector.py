@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from podwire.controller.events import Resync, ResyncReason
 from podwire.controller.snapshot import fold
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.network import Frontend
-from podwire.model.objects import Object, ObjectKey, ServiceKey
+from podwire.model.objects import ServiceKey
 from podwire.model.snapshot import Local, Snapshot
 from podwire.statistics.collector import Collector
 from podwire.statistics.counted import COUNTS

@@ -20,6 +20,7 @@ from podwire.explain.places import places, where
 from podwire.explain.services import LIMITS, TOO_MANY, FrontendWhy, LeftOutView, explain_service
 from podwire.findings import findings
 from podwire.model.addresses import IPV4, IPV6, Address, parse_address, parse_prefix
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.network import Frontend
 from podwire.model.objects import (
     AttachmentKey,
@@ -28,8 +29,6 @@ from podwire.model.objects import (
     Member,
     Node,
     NodeKey,
-    Object,
-    ObjectKey,
     Pod,
     PodKey,
     Protocol,

@@ -15,6 +15,7 @@ from podwire.controller.snapshot import fold
 from podwire.dataplane.nftables.slots import slots
 from podwire.explain.services import explain_service
 from podwire.model.addresses import FAMILIES, IPV4, IPV6, Family, parse_address
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.network import Frontend, InternalKey
 from podwire.model.objects import (
     BackendPort,
@@ -22,8 +23,6 @@ from podwire.model.objects import (
     Member,
     Node,
     NodeKey,
-    Object,
-    ObjectKey,
     Protocol,
     Service,
     ServiceKey,

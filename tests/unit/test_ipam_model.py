@@ -41,13 +41,12 @@ from podwire.controller.transaction import Transaction
 from podwire.ipam.claims import Wishes, due
 from podwire.ipam.own import own_addresses
 from podwire.model.addresses import Address, Prefix, family_of, parse_address, parse_prefix
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.objects import (
     Attachment,
     AttachmentKey,
     Node,
     NodeKey,
-    Object,
-    ObjectKey,
     PodBlock,
     PodBlockKey,
     PodKey,

@@ -20,17 +20,8 @@ from hypothesis import strategies as st
 
 from podwire.controller.events import Event, KubeStateChange, Resync
 from podwire.model.addresses import parse_address
-from podwire.model.objects import (
-    BackendSlice,
-    Member,
-    Node,
-    Object,
-    ObjectKey,
-    Protocol,
-    Service,
-    ServiceKey,
-    ServicePort,
-)
+from podwire.model.kinds import Object, ObjectKey
+from podwire.model.objects import BackendSlice, Member, Node, Protocol, Service, ServiceKey, ServicePort
 from podwire.sources import manifests
 from podwire.sources.batches import MOST_CHANGES
 from podwire.sources.loading import File, Loaded, changes, load, merge, read_file

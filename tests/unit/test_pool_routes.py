@@ -10,6 +10,7 @@ from podwire.controller.snapshot import fold
 from podwire.explain import places
 from podwire.findings import findings
 from podwire.model.addresses import parse_address, parse_prefix
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.network import (
     TUNNEL_INDEX,
     AddressKey,
@@ -20,18 +21,7 @@ from podwire.model.network import (
     RouteKey,
     UnmasqueradedKey,
 )
-from podwire.model.objects import (
-    Node,
-    NodeKey,
-    Object,
-    ObjectKey,
-    PodBlock,
-    PodPoolKey,
-    Protocol,
-    Service,
-    ServiceKey,
-    ServicePort,
-)
+from podwire.model.objects import Node, NodeKey, PodBlock, PodPoolKey, Protocol, Service, ServiceKey, ServicePort
 from podwire.model.snapshot import EVERYTHING, Local, Snapshot, Transport
 from podwire.nodes import outside, routes
 from podwire.nodes.tunnels import mac_of

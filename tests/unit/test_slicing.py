@@ -16,13 +16,12 @@ from podwire.controller.loop import Controller
 from podwire.controller.slicing import slices
 from podwire.dataplane.nftables.driver import NFTables
 from podwire.model.addresses import parse_address
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.network import Backend, Frontend, Slots
 from podwire.model.objects import (
     BackendPort,
     BackendSlice,
     Member,
-    Object,
-    ObjectKey,
     Protocol,
     Service,
     ServiceKey,

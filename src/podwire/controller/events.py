@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from podwire.controller.difference import Outcome
 from podwire.model.addresses import Address, Prefix, show_address
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.network import Frontend
 from podwire.model.objects import (
     NO_BANDWIDTH,
@@ -17,8 +18,6 @@ from podwire.model.objects import (
     AttachmentKey,
     Bandwidth,
     HostPort,
-    Object,
-    ObjectKey,
     PodKey,
     ServiceKey,
     SliceKey,
@@ -195,6 +194,15 @@ class NodeAddressesChanged(Event, frozen=True):
     def __str__(self) -> str:
         shown = [show_address(address) for address in sorted(self.addresses)[:_SHOWN]]
         return f"NodeAddressesChanged {_listed(shown, len(self.addresses)) or 'none'}"
+
+
+class NodesSilent(Event, frozen=True):
+    """These of the nodes that were heard of have fallen silent, all others not (`podwire.l2`)."""
+
+    nodes: frozenset[str]
+
+    def __str__(self) -> str:
+        return f"NodesSilent {_listed(sorted(self.nodes)[:_SHOWN], len(self.nodes)) or 'none'}"
 
 
 class ResyncReason(Enum):

@@ -15,15 +15,26 @@ from podwire.controller.claimants import claim, concerned, put_service, put_slic
 from podwire.ipam import pools
 from podwire.ipam.own import own_addresses
 from podwire.model.addresses import FAMILIES, Address, Prefix, overlap
+from podwire.model.announcements import (
+    Announcing,
+    BGPAdvertisement,
+    BGPAdvertisementKey,
+    BGPPeer,
+    BGPPeerKey,
+    L2Advertisement,
+    L2AdvertisementKey,
+    Secret,
+    SecretKey,
+)
+from podwire.model.balancers import AddressPool, AddressPoolKey
 from podwire.model.homes import Home, Homes, in_range
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.objects import (
     BackendSlice,
     Namespace,
     NamespaceKey,
     Node,
     NodeKey,
-    Object,
-    ObjectKey,
     Pod,
     PodBlock,
     PodBlockKey,
@@ -125,6 +136,7 @@ def listed(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapsh
         health_ports=Map(),
         room=Room(),
         underlays=frozenset(),
+        announcing=Announcing(dead=now.announcing.dead),
     )
     return changed(empty, objects)[0]
 
@@ -147,6 +159,16 @@ def _held(now: Snapshot, key: ObjectKey) -> Object | None:
             return now.pools.get(key)
         case PodBlockKey():
             return now.blocks.get(key)
+        case AddressPoolKey():
+            return now.announcing.pools.get(key)
+        case BGPPeerKey():
+            return now.announcing.peers.get(key)
+        case BGPAdvertisementKey():
+            return now.announcing.bgp.get(key)
+        case L2AdvertisementKey():
+            return now.announcing.l2.get(key)
+        case SecretKey():
+            return now.announcing.secrets.get(key)
 
 
 def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot, Touched]:
@@ -163,6 +185,22 @@ def _put(now: Snapshot, key: ObjectKey, value: Object | None) -> tuple[Snapshot,
             return _put_service_cidr(now, key, value)
         case PodPoolKey(), (PodPool() | None):
             return replace(now, pools=with_key(now.pools, key, value)), NOTHING
+    return replace(now, announcing=_announcing(now.announcing, key, value)), NOTHING
+
+
+def _announcing(it: Announcing, key: ObjectKey, value: Object | None) -> Announcing:
+    """Whoever announces looks at all of it anew where any of it has changed."""
+    match key, value:
+        case AddressPoolKey(), (AddressPool() | None):
+            return replace(it, pools=with_key(it.pools, key, value))
+        case BGPPeerKey(), (BGPPeer() | None):
+            return replace(it, peers=with_key(it.peers, key, value))
+        case BGPAdvertisementKey(), (BGPAdvertisement() | None):
+            return replace(it, bgp=with_key(it.bgp, key, value))
+        case L2AdvertisementKey(), (L2Advertisement() | None):
+            return replace(it, l2=with_key(it.l2, key, value))
+        case SecretKey(), (Secret() | None):
+            return replace(it, secrets=with_key(it.secrets, key, value))
     raise TypeError(f"{key}: {value!r}")
 
 

@@ -89,7 +89,8 @@ class Step(NamedTuple):
 
 
 class Result(Value, frozen=True):
-    """How an event ended. `error` None: as wanted. `decided`: what each capability wanted, after and before."""
+    """How an event ended. `error` None: as wanted. `decided`: what each capability wanted, after and before.
+    `touched`: whom it concerned, None: everybody."""
 
     event: Event
     steps: tuple[Step, ...] = ()
@@ -98,6 +99,7 @@ class Result(Value, frozen=True):
     refusal: Refusal | None = None
     reverted: bool = False
     decided: tuple[tuple[str, Desired], ...] = ()
+    touched: Touched | None = Touched()
 
     @property
     def false_alarm(self) -> bool:
@@ -189,7 +191,7 @@ class Transaction:
         # What can't be written down is not tried: the driver that comes first is the store.
         refusal = Refusal.NOT_STORED if undo and _failed(steps) == self.drivers[0].name else None
         seconds = time.perf_counter() - started
-        return new, Result(event, tuple(steps), seconds, error, refusal, reverted=clean, decided=decided + before)
+        return new, Result(event, tuple(steps), seconds, error, refusal, clean, decided + before, touched)
 
     async def _revert(
         self, old: Snapshot, new: Snapshot, touched: Touched | None, scopes: Mapping[str, Scope], steps: Sequence[Step]

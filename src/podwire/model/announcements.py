@@ -9,7 +9,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
+from immutables import Map
+from msgspec import Struct
+
 from podwire.model.addresses import FAMILIES, Address, Family, Prefix
+from podwire.model.balancers import AddressPool, AddressPoolKey
 from podwire.model.objects import Requirement, Value
 
 Selector = tuple[Requirement, ...]
@@ -35,6 +39,24 @@ class L2AdvertisementKey(Value, frozen=True):
 
     def __str__(self) -> str:
         return f"l2advertisement/{self.name}"
+
+
+class SecretKey(Value, frozen=True):
+    """Of Podwire's own namespace."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"secret/{self.name}"
+
+
+class Secret(Value, frozen=True):
+    """Its items, sorted, as far as they can be passwords of sessions."""
+
+    items: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        return "Secret(...)"
 
 
 class PasswordKey(Value, frozen=True):
@@ -128,6 +150,26 @@ class L2Advertisement(Value, frozen=True):
     interfaces: tuple[str, ...] = ()
 
 
+AnnouncingKey = AddressPoolKey | BGPPeerKey | BGPAdvertisementKey | L2AdvertisementKey | SecretKey
+AnnouncingObject = AddressPool | BGPPeer | BGPAdvertisement | L2Advertisement | Secret
+
+
+class Announcing(Struct, frozen=True):
+    """What is configured. `dead`: the nodes, by name, that were heard of and fell silent."""
+
+    pools: Map[AddressPoolKey, AddressPool] = Map()
+    peers: Map[BGPPeerKey, BGPPeer] = Map()
+    bgp: Map[BGPAdvertisementKey, BGPAdvertisement] = Map()
+    l2: Map[L2AdvertisementKey, L2Advertisement] = Map()
+    secrets: Map[SecretKey, Secret] = Map()
+    dead: frozenset[str] = frozenset()
+
+    def password(self, key: PasswordKey) -> str | None:
+        """None: there is none of that name."""
+        items = self.secrets.get(SecretKey(key.secret), Secret()).items
+        return next((text for name, text in items if name == key.item), None)
+
+
 class Session(Value, frozen=True):
     """A node's side of a session with a router. `local_asn`: ours towards it. `password` "": none. The rest as in
     BGPPeer."""
@@ -148,6 +190,9 @@ class Session(Value, frozen=True):
     restart: int = 120
     families: tuple[Family, ...] = FAMILIES
     receives: tuple[Prefix, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Session({self.name})"
 
 
 Told = tuple[tuple[str, Attributes], ...]

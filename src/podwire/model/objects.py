@@ -112,13 +112,15 @@ class Namespace(Value, frozen=True):
 class Node(Value, frozen=True):
     """`pod_cidrs`: Node.spec.podCIDRs. `addresses`: its InternalIPs in the order the object gives them. `leaving`: it
     is being deleted, or the cluster autoscaler is about to (KEP-3836). `uid`: another one where the object was made
-    anew, "" in manifests."""
+    anew, "" in manifests. `ready`: its condition Ready, where it has one; `unavailable`: NetworkUnavailable."""
 
     pod_cidrs: tuple[Prefix, ...] = ()
     addresses: tuple[Address, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     leaving: bool = False
     uid: str = ""
+    ready: bool = True
+    unavailable: bool = False
 
 
 class Pod(Value, frozen=True):
@@ -150,6 +152,7 @@ class Service(Value, frozen=True):
     (ipMode VIP, KEP-1860). `source_ranges`: who may use these. `affinity`: for how many seconds after its last new
     connection a client keeps its backend, 0: not at all. `external_local`, `internal_local`: the traffic policies.
     `health_port`: where load balancers ask each node by HTTP whether it has backends (healthCheckNodePort), 0: nowhere.
+    `labels` are the object's, sorted.
     """
 
     ports: tuple[ServicePort, ...]
@@ -162,6 +165,7 @@ class Service(Value, frozen=True):
     external_local: bool = False
     internal_local: bool = False
     health_port: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 class BackendPort(Value, frozen=True):
@@ -332,7 +336,3 @@ class Attachment(Value, frozen=True):
     mac: bytes = b""
     delegated: bool = False
     routes: tuple[Prefix, ...] | None = None
-
-
-ObjectKey = NamespaceKey | NodeKey | PodKey | ServiceKey | SliceKey | ServiceCIDRKey | PodPoolKey | PodBlockKey
-Object = Namespace | Node | Pod | Service | BackendSlice | ServiceCIDR | PodPool | PodBlock

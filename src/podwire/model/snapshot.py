@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, disjoint, family_of, show_address
+from podwire.model.announcements import Announcing
 from podwire.model.homes import Home, Homes, in_range
 from podwire.model.network import Frontend
 from podwire.model.objects import (
@@ -91,6 +92,8 @@ class Local(Value, frozen=True):
     """What an earlier agent gave to pods, until all nodes are known; 0: nobody knows."""
     claims_blocks: bool = False
     """Whether the agent asks an API server for blocks of pools; else the node has those that it is told of."""
+    heeds_exclusion: bool = True
+    """Whether a node with the label node.kubernetes.io/exclude-from-external-load-balancers announces nothing."""
     former: frozenset[Prefix] = frozenset()
     """Networks in which the node's InternalIPs were, while its kernel has them not."""
     forms: frozenset[tuple[int, int]] = frozenset()
@@ -148,6 +151,7 @@ class Snapshot(Struct, frozen=True):
     blocks: Map[PodBlockKey, PodBlock] = Map()
     """Of all nodes."""
     attachments: Map[AttachmentKey, Attachment] = Map()
+    announcing: Announcing = Announcing()
 
     whole: bool = False
     """Whether all of the cluster's objects were listed since the start. Until then nothing is removed for being

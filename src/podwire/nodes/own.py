@@ -12,6 +12,7 @@ from typing import Any
 from podwire.ipam.own import own_addresses
 from podwire.model.addresses import FAMILIES, Address, Family, family_of, parse_prefix
 from podwire.model.homes import Home
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.network import (
     LOOPBACK,
     AddressKey,
@@ -23,7 +24,7 @@ from podwire.model.network import (
     SysctlKey,
     UpKey,
 )
-from podwire.model.objects import Node, Object, ObjectKey, PodBlockKey
+from podwire.model.objects import Node, PodBlockKey
 from podwire.model.snapshot import Snapshot, Touched
 
 SYSCTLS: dict[str, str] = {

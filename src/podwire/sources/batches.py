@@ -7,7 +7,8 @@ objects count, and the members of slices.
 from collections.abc import Iterable, Iterator
 
 from podwire.controller.slicing import slices
-from podwire.model.objects import BackendSlice, Object, ObjectKey
+from podwire.model.kinds import Object, ObjectKey
+from podwire.model.objects import BackendSlice
 
 MOST_CHANGES = 250
 MEMBERS = 10

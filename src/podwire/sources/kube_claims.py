@@ -24,7 +24,8 @@ from podwire.ipam.claims import NOTHING, Claim, Claims, Wishes, due
 from podwire.ipam.pools import Source
 from podwire.ipam.usage import uses
 from podwire.model.addresses import Prefix
-from podwire.model.objects import Object, ObjectKey, PodBlock, PodBlockKey
+from podwire.model.kinds import Object, ObjectKey
+from podwire.model.objects import PodBlock, PodBlockKey
 from podwire.model.snapshot import Snapshot
 from podwire.pods.readiness import granted
 from podwire.sources import kube_blocks

@@ -22,15 +22,10 @@ class LabelMeta(Wire, frozen=True):
     labels: dict[str, str] | None = None
 
 
-class ServiceLabels(Wire, frozen=True):
-    proxy: str | None = field(default=None, name="service.kubernetes.io/service-proxy-name")
-    headless: str | None = field(default=None, name="service.kubernetes.io/headless")
-
-
 class ServiceMeta(Wire, frozen=True):
     name: str
     namespace: str | None = None
-    labels: ServiceLabels | None = None
+    labels: dict[str, str] | None = None
     creation_timestamp: str | None = None
 
 
@@ -147,8 +142,14 @@ class NodeAddress(Wire, frozen=True):
     address: str
 
 
+class NodeCondition(Wire, frozen=True):
+    type: str
+    status: str = ""
+
+
 class NodeStatus(Wire, frozen=True):
     addresses: list[NodeAddress] | None = None
+    conditions: list[NodeCondition] | None = None
 
 
 class Node(Wire, frozen=True):

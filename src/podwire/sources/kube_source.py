@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from podwire.controller.events import Event, KubeStateChange, Resync, ResyncReason
-from podwire.model.objects import Object, ObjectKey
+from podwire.model.kinds import Object, ObjectKey
 from podwire.sources.batches import batches
 from podwire.sources.kube_api import Api
 from podwire.sources.kube_time import time_of

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw, Struct, field
 
-from podwire.model.objects import Object, ObjectKey
+from podwire.model.kinds import Object, ObjectKey
 from podwire.sources import kube_position as position
 from podwire.sources.fields import Invalid, invalid
 from podwire.sources.kube_api import Api, ApiError, Status, status_error

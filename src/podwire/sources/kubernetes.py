@@ -14,11 +14,10 @@ import msgspec
 
 from podwire.model import objects
 from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, family_of
+from podwire.model.kinds import Object, ObjectKey
 from podwire.model.objects import (
     NamespaceKey,
     NodeKey,
-    Object,
-    ObjectKey,
     PodBlockKey,
     PodKey,
     PodPoolKey,
@@ -69,11 +68,9 @@ from podwire.sources.kube_objects import (
     PodStatus,
     Service,
     ServiceCIDR,
-    ServiceLabels,
     ServicePort,
     ServiceSpec,
     ServiceStatus,
-    SliceLabels,
 )
 from podwire.sources.pod_pools import block_key, read_block, read_pool
 
@@ -213,7 +210,8 @@ HEADLESS = "None"
 def _service(thing: Service, left_out: list[Invalid] | None) -> Translated:
     """The rules: Kubernetes API, ServiceSpec."""
     key, spec = key_of(thing), thing.spec
-    if reason := _not_ours(thing.metadata.labels):
+    labels = thing.metadata.labels or {}
+    if reason := _not_ours(labels.get(_OTHER_PROXY), labels.get(_NO_PROXY)):
         return Translated(key, None, reason)
     kind = spec.type or "ClusterIP"
     if kind not in _SERVICE_TYPES:
@@ -246,6 +244,7 @@ def _service(thing: Service, left_out: list[Invalid] | None) -> Translated:
         external_local=external_local,
         internal_local=internal_local,
         health_port=health_port if balanced and external_local else 0,
+        labels=_sorted(labels),
     )
     return Translated(key, it)
 
@@ -311,13 +310,14 @@ def _service_port(given: ServicePort) -> objects.ServicePort:
     return objects.ServicePort(name, read_protocol(given.protocol), read_port(given.port, "port"), node_port)
 
 
-def _not_ours(labels: ServiceLabels | SliceLabels | None) -> str:
+_OTHER_PROXY, _NO_PROXY = "service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"
+
+
+def _not_ours(proxy: str | None, headless: str | None) -> str:
     """Whom a proxy must leave alone, whatever the label's value: KEP-2447, and kube-proxy for the second."""
-    if labels is None:
-        return ""
-    if labels.proxy is not None:
-        return "another proxy serves it (label service.kubernetes.io/service-proxy-name)"
-    return "it is headless (label service.kubernetes.io/headless)" if labels.headless is not None else ""
+    if proxy is not None:
+        return f"another proxy serves it (label {_OTHER_PROXY})"
+    return f"it is headless (label {_NO_PROXY})" if headless is not None else ""
 
 
 # --- EndpointSlice -----------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def _slice(thing: EndpointSlice, left_out: list[Invalid] | None) -> Translated:
         raise Invalid("addressType", f"expected IPv4, IPv6 or FQDN, not {shown(thing.address_type)}")
     if labels is None or not labels.service:
         return Translated(key, None, "it belongs to no Service (label kubernetes.io/service-name)")
-    if reason := _not_ours(labels):
+    if reason := _not_ours(labels.proxy, labels.headless):
         return Translated(key, None, reason)
     ports = _backend_ports(thing.ports)
     read = partial(_member, family, namespace)
@@ -445,7 +445,16 @@ def _node(thing: Node, left_out: list[Invalid] | None) -> objects.Node:
     own = tuple(dict.fromkeys(each for each in addresses if each is not None))
     doomed = any(taint.key == _TO_BE_DELETED for taint in spec.taints or [])
     leaving = doomed or thing.metadata.deletion_timestamp is not None
-    return objects.Node(tuple(ranges), own, _labels(thing.metadata), leaving, thing.metadata.uid or "")
+    said = {it.type: it.status for it in status.conditions or ()}
+    return objects.Node(
+        tuple(ranges),
+        own,
+        _labels(thing.metadata),
+        leaving,
+        thing.metadata.uid or "",
+        ready=said.get("Ready", "True") == "True",
+        unavailable=said.get("NetworkUnavailable") == "True",
+    )
 
 
 _TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"
@@ -475,4 +484,8 @@ def _internal(given: NodeAddress) -> Address | None:
 
 
 def _labels(metadata: LabelMeta) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((intern(name), intern(value)) for name, value in (metadata.labels or {}).items()))
+    return _sorted(metadata.labels or {})
+
+
+def _sorted(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((intern(name), intern(value)) for name, value in labels.items()))

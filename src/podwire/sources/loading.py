@@ -8,7 +8,8 @@ it is named first, by path and then by line.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from podwire.model.objects import Object, ObjectKey, Value
+from podwire.model.kinds import Object, ObjectKey
+from podwire.model.objects import Value
 from podwire.model.text import printable
 from podwire.sources.documents import Broken, Document, Place, documents
 from podwire.sources.fields import Invalid

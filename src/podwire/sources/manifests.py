@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from podwire.controller.events import Event, KubeStateChange, Resync, ResyncReason
-from podwire.model.objects import Object, ObjectKey
+from podwire.model.kinds import Object, ObjectKey
 from podwire.sources.batches import batches
 from podwire.sources.loading import NOTHING, File, Loaded, broken_file, changes, merge, read_file
 

@@ -16,7 +16,8 @@ from podwire.cni.errors import CniError, ErrorCode
 from podwire.ipam.allocation import NOTHING, Wish
 from podwire.ipam.claims import NO_WISHES, Wishes
 from podwire.model.addresses import Address, family_of, host_prefix
-from podwire.model.objects import Namespace, NamespaceKey, Object, Pod, PodBlockKey, PodKey
+from podwire.model.kinds import Object
+from podwire.model.objects import Namespace, NamespaceKey, Pod, PodBlockKey, PodKey
 from podwire.model.snapshot import Snapshot
 from podwire.sources import kube_objects
 from podwire.sources.fields import Invalid, one_per_family, read_each, read_label, read_name, read_unicast, shown

@@ -23,17 +23,8 @@ from podwire.doctor.findings import Unseen
 from podwire.doctor.judge.api import RIGHTS
 from podwire.doctor.read.certificate import NotACertificate, ends, from_pem
 from podwire.model.addresses import Prefix, disjoint
-from podwire.model.objects import (
-    Node,
-    NodeKey,
-    Object,
-    ObjectKey,
-    PodBlock,
-    PodBlockKey,
-    PodPool,
-    PodPoolKey,
-    ServiceCIDR,
-)
+from podwire.model.kinds import Object, ObjectKey
+from podwire.model.objects import Node, NodeKey, PodBlock, PodBlockKey, PodPool, PodPoolKey, ServiceCIDR
 from podwire.sources import kube_credentials, manifests
 from podwire.sources.fields import Invalid
 from podwire.sources.kube_api import Api, ApiError

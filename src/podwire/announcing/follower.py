@@ -1,0 +1,163 @@
+"""Follows the controller, and tells those who announce what this node has to do.
+
+Invariants: nothing is told before all of the cluster's objects are known and nftables was once in order: what an
+earlier agent has announced stays as it is until then. What is told is what `decisions.py` says of the newest snapshot;
+of what an event has not touched it was decided before. Deciding is sliced, and rests after each round in proportion to
+what it took, so that it never holds up an ADD, and a large cluster in which always something changes costs a part of a
+core.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from podwire import views
+from podwire.announcing.decisions import Around, Decision, around, decide, pod_routes
+from podwire.announcing.speaker import Sessions, sessions, speaker
+from podwire.controller.events import KubeStateChange
+from podwire.controller.loop import Controller
+from podwire.controller.transaction import Result
+from podwire.model.addresses import Address
+from podwire.model.announcements import Answers, Kind, Speaker
+from podwire.model.network import Frontend
+from podwire.model.objects import ServiceKey, SliceKey
+from podwire.model.snapshot import Snapshot
+from podwire.services.frontends import owner, serving
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 100
+"""Addresses decided between two turns of the event loop: some five milliseconds."""
+RESTS = 3
+"""How many times longer than a round takes the rest after it is."""
+
+
+class Follower:
+    def __init__(
+        self, controller: Controller, by_bgp: Callable[[Speaker | None], None], by_l2: Callable[[Answers], None]
+    ) -> None:
+        self._controller, self._by_bgp, self._by_l2 = controller, by_bgp, by_l2
+        self.decided: dict[Address, Decision] = {}
+        """Of the addresses that there is anything to announce for."""
+        self.sessions = Sessions()
+        self._seen: Snapshot | None = None
+        self._around: Around | None = None
+        self._stirred = asyncio.Event()
+        self._due: set[Address] | None = None
+        """None: all."""
+
+    def follow(self, result: Result) -> None:
+        """An event has ended, and the snapshot knows it."""
+        now, seen = self._controller.snapshot, self._seen
+        if seen is None or result.touched is None or _surroundings(now) != _surroundings(seen):
+            self._due = None
+        elif self._due is not None:
+            keys = {*result.touched.services, *_named(result, seen, now)}
+            self._due.update(it for key in keys for one in (seen, now) for it in _addresses(one, key))
+        self._seen = now
+        if self._due is None or self._due:
+            self._stirred.set()
+
+    @property
+    def ready(self) -> bool:
+        return self._controller.snapshot.whole and "nftables" not in self._controller.unsynced
+
+    async def run(self) -> None:
+        """Never returns."""
+        while True:
+            began = time.monotonic()
+            if self.ready:
+                await self.once()
+            took = time.monotonic() - began
+            await asyncio.sleep(RESTS * took)
+            await self._stirred.wait()
+
+    async def once(self) -> None:
+        """All that is due now."""
+        self._stirred.clear()
+        now, due = self._controller.snapshot, self._due
+        self._due = set()
+        if due is None or self._around is None:
+            self.sessions = sessions(now)
+            self._around = around(now, (it.name for it in self.sessions.sessions))
+            due = {*self.decided, *announceable(now)}
+        for number, address in enumerate(sorted(due, key=lambda it: (len(it), it))):
+            if number and number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            decision = decide(now, self._around, address, lambda it: is_programmed(now, it))
+            if decision.services:
+                self.decided[address] = decision
+            else:
+                self.decided.pop(address, None)
+        self._by_bgp(speaker(now, self.sessions.sessions, self._in_order(), pod_routes(now, self._around)))
+        self._by_l2({address: it.answers for address, it in self.decided.items() if it.answers is not None})
+
+    def _in_order(self) -> Iterator[Decision]:
+        return (self.decided[it] for it in sorted(self.decided, key=lambda it: (len(it), it)))
+
+
+def _surroundings(now: Snapshot) -> tuple[object, ...]:
+    """What all decisions follow from: maps that are the same objects while nothing changes in them."""
+    it = now.announcing
+    return (
+        *map(id, (it.pools, it.peers, it.bgp, it.l2, it.secrets, now.nodes, now.blocks)),
+        it.dead,
+        now.local.addresses,
+    )
+
+
+def _named(result: Result, before: Snapshot, now: Snapshot) -> Iterator[ServiceKey]:
+    """The Services that a change of the cluster names, whether or not it changes what nftables holds."""
+    if isinstance(result.event, KubeStateChange):
+        for key, _ in result.event.changes:
+            if isinstance(key, ServiceKey):
+                yield key
+            elif isinstance(key, SliceKey):
+                yield from (one.slices[key].service for one in (before, now) if key in one.slices)
+
+
+def _addresses(now: Snapshot, key: ServiceKey) -> Iterable[Address]:
+    it = now.services.get(key)
+    return _of(it.balancer_ips, it.external_ips, it.cluster_ips, _kinds(now)) if it is not None else ()
+
+
+def announceable(now: Snapshot) -> set[Address]:
+    """All addresses of Services that may have to be announced."""
+    kinds = _kinds(now)
+    return {
+        address
+        for it in now.services.values()
+        for address in _of(it.balancer_ips, it.external_ips, it.cluster_ips, kinds)
+    }
+
+
+def _of(
+    balancer: tuple[Address, ...], external: tuple[Address, ...], cluster: tuple[Address, ...], kinds: frozenset[Kind]
+) -> Iterable[Address]:
+    yield from balancer
+    if Kind.EXTERNAL_IP in kinds:
+        yield from external
+    if Kind.CLUSTER_IP in kinds:
+        yield from cluster
+
+
+def _kinds(now: Snapshot) -> frozenset[Kind]:
+    """What any advertisement is for: addresses that none is for are not gone through."""
+    return frozenset(kind for ad in now.announcing.bgp.values() for kind in ad.kinds)
+
+
+def is_programmed(now: Snapshot, frontend: Frontend) -> bool:
+    """Whether nftables holds what clients of that address need."""
+    wanted = serving(now, owner(now, frontend)).get(frontend)
+    return wanted is not None and views.state_of(now, frontend, wanted) not in _LACKS
+
+
+_LACKS = {views.FrontendState.PENDING, views.FrontendState.FAILED, views.FrontendState.NO_ROOM}
+
+
+def decisions(now: Snapshot) -> Mapping[Address, Decision]:
+    """All of them, from a snapshot alone."""
+    mine = sessions(now).sessions
+    known = around(now, (it.name for it in mine))
+    return {it: decide(now, known, it, lambda f: is_programmed(now, f)) for it in sorted(announceable(now))}

@@ -1,0 +1,48 @@
+"""Which nodes may announce anything, and which have backends of a Service. Pure.
+
+Invariants: all nodes decide alike. One that others are told to leave alone (a label, its deletion, NetworkUnavailable)
+never announces, nor one that fell silent. One whose object says that it is not ready does not, either, unless that is
+said of all that are left: then it is the API server that nobody reaches, more likely than all nodes.
+"""
+
+from podwire.model.addresses import Family
+from podwire.model.objects import NodeKey, ServiceKey
+from podwire.model.snapshot import Snapshot
+
+EXCLUDED = "node.kubernetes.io/exclude-from-external-load-balancers"
+
+
+def barred(now: Snapshot, key: NodeKey) -> str:
+    """Why a node announces nothing at all; "": it may."""
+    node = now.nodes.get(key)
+    if node is None:
+        return "there is no such Node"
+    if now.local.heeds_exclusion and any(name == EXCLUDED for name, _ in node.labels):
+        return f"it has the label {EXCLUDED}"
+    if node.leaving:
+        return "it is being deleted"
+    if node.unavailable:
+        return "its condition NetworkUnavailable is true"
+    if _is_dead(now, key):
+        return "it has not been heard of for a second"
+    if not node.ready and any(it.ready and not _is_dead(now, other) for other, it in now.nodes.items()):
+        return "it is not ready"
+    return ""
+
+
+def _is_dead(now: Snapshot, key: NodeKey) -> bool:
+    """This node lives: it asks."""
+    return key.name in now.announcing.dead and key != now.local.key
+
+
+def with_backends(now: Snapshot, key: ServiceKey, family: Family) -> frozenset[str]:
+    """The nodes of the pods that serve a Service, ready or at least on their way out; "" stands for hosts that are on
+    no node."""
+    wanted = {(port.name, port.protocol) for port in now.services[key].ports}
+    return frozenset(
+        member.node
+        for name in now.slices_of.get(key, ())
+        if any((port.name, port.protocol) in wanted for port in now.slices[name].ports)
+        for member in now.slices[name].members
+        if (member.ready or member.serving) and len(member.address) == family.size
+    )

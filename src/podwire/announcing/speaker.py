@@ -1,0 +1,106 @@
+"""What a node's BGP speaker has to do: its sessions, and who is told which route. Pure.
+
+Invariants: of two peers at one address and port the first by name has a session, the other is told why not. A peer
+whose password can't be found has none: a session without one would be refused, or worse, made.
+"""
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+
+from podwire.announcing.decisions import Decision, any_met, both
+from podwire.model.addresses import FAMILIES, IPV4, Address, Prefix, show_host_port
+from podwire.model.announcements import BGPPeer, BGPPeerKey, Session, Speaker, Told
+from podwire.model.objects import Value
+from podwire.model.snapshot import Snapshot
+
+
+class Sessions(Value, frozen=True):
+    """Of this node, by name; and of the peers that have none, why."""
+
+    sessions: tuple[Session, ...] = ()
+    why_not: tuple[tuple[BGPPeerKey, str], ...] = ()
+
+
+def sessions(now: Snapshot) -> Sessions:
+    found: dict[tuple[Address, int], Session] = {}
+    why_not: list[tuple[BGPPeerKey, str]] = []
+    for key, peer in sorted(now.announcing.peers.items()):
+        at = peer.address, peer.port
+        password = now.announcing.password(peer.password) if peer.password is not None else ""
+        if not any_met(peer.node_selectors, now.node.labels):
+            why_not.append((key, f"its spec.nodeSelectors do not select node {now.local.name}"))
+        elif at in found:
+            why_not.append((key, f"bgppeer/{found[at].name} has {show_host_port(*at)} already"))
+        elif password is None:
+            why_not.append((key, f"there is no {peer.password} in Podwire's namespace (spec.passwordSecret)"))
+        else:
+            found[at] = _session(key, peer, password)
+    return Sessions(tuple(sorted(found.values(), key=lambda it: it.name)), tuple(why_not))
+
+
+def _session(key: BGPPeerKey, it: BGPPeer, password: str) -> Session:
+    return Session(
+        key.name,
+        it.address,
+        it.asn,
+        it.my_asn,
+        it.port,
+        it.source,
+        password,
+        it.hold,
+        it.keepalive,
+        it.connect,
+        it.multihop,
+        it.bfd,
+        it.graceful_restart,
+        it.restart,
+        it.families,
+        it.receives,
+    )
+
+
+def speaker(
+    now: Snapshot, mine: tuple[Session, ...], decided: Iterable[Decision], own: Iterable[tuple[Prefix, Told]]
+) -> Speaker | None:
+    """None: it has nobody to talk to. `own`: the routes to this node's pods."""
+    if not mine:
+        return None
+    hops = (now.source(family) or _first(now, family.size) for family in FAMILIES)
+    return Speaker(
+        mine[0].local_asn, router_id(now, mine), tuple(it for it in hops if it is not None), mine, routes(decided, own)
+    )
+
+
+def routes(decided: Iterable[Decision], own: Iterable[tuple[Prefix, Told]]) -> Mapping[Prefix, Told]:
+    """A route that several addresses lie in has the attributes of all their routes."""
+    found: dict[Prefix, Told] = dict(own)
+    for decision in decided:
+        for prefix, told in decision.routes:
+            held = found.get(prefix)
+            found[prefix] = told if held is None or held == told else _together(held, told)
+    return found
+
+
+def _together(one: Told, other: Told) -> Told:
+    found = dict(one)
+    for peer, attributes in other:
+        # Which of two comes first is decided by value, not by who was decided first.
+        held = found.get(peer)
+        found[peer] = attributes if held is None else both(*sorted((held, attributes), key=repr))
+    return tuple(sorted(found.items()))
+
+
+def _first(now: Snapshot, size: int) -> Address | None:
+    return next((it for it in now.node.addresses if len(it) == size), None)
+
+
+def router_id(now: Snapshot, mine: Iterable[Session]) -> Address:
+    """As a peer says, by name; else the node's own IPv4 address; a node without one has a number of its name
+    (RFC 6286: any four bytes that no neighbour has)."""
+    names = {it.name for it in mine}
+    said = [it.router_id for key, it in sorted(now.announcing.peers.items()) if key.name in names]
+    first = next((it for it in (*said, _first(now, IPV4.size)) if it is not None), None)
+    if first is not None:
+        return first
+    digest = sha256(now.local.name.encode()).digest()
+    return Address(bytes((1 + digest[0] % 223, *digest[1:4])))
