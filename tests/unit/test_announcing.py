@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from podwire.announcing.addresses import decisions
 from podwire.announcing.decisions import Decision
 from podwire.announcing.election import elected
-from podwire.announcing.follower import Follower, decisions
+from podwire.announcing.follower import Follower
 from podwire.announcing.speaker import routes, sessions, speaker
 from podwire.controller import events as e
 from podwire.controller.difference import Outcome

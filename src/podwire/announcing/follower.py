@@ -10,20 +10,18 @@ core.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
-from podwire import views
+from podwire.announcing.addresses import addresses_of, announceable, is_programmed
 from podwire.announcing.decisions import Around, Decision, around, decide, pod_routes
 from podwire.announcing.speaker import Sessions, sessions, speaker
 from podwire.controller.events import KubeStateChange
 from podwire.controller.loop import Controller
 from podwire.controller.transaction import Result
 from podwire.model.addresses import Address
-from podwire.model.announcements import Answers, Kind, Speaker
-from podwire.model.network import Frontend
+from podwire.model.announcements import Answers, Speaker
 from podwire.model.objects import ServiceKey, SliceKey
 from podwire.model.snapshot import Snapshot
-from podwire.services.frontends import owner, serving
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +52,7 @@ class Follower:
             self._due = None
         elif self._due is not None:
             keys = {*result.touched.services, *_named(result, seen, now)}
-            self._due.update(it for key in keys for one in (seen, now) for it in _addresses(one, key))
+            self._due.update(it for key in keys for one in (seen, now) for it in addresses_of(one, key))
         self._seen = now
         if self._due is None or self._due:
             self._stirred.set()
@@ -115,49 +113,3 @@ def _named(result: Result, before: Snapshot, now: Snapshot) -> Iterator[ServiceK
                 yield key
             elif isinstance(key, SliceKey):
                 yield from (one.slices[key].service for one in (before, now) if key in one.slices)
-
-
-def _addresses(now: Snapshot, key: ServiceKey) -> Iterable[Address]:
-    it = now.services.get(key)
-    return _of(it.balancer_ips, it.external_ips, it.cluster_ips, _kinds(now)) if it is not None else ()
-
-
-def announceable(now: Snapshot) -> set[Address]:
-    """All addresses of Services that may have to be announced."""
-    kinds = _kinds(now)
-    return {
-        address
-        for it in now.services.values()
-        for address in _of(it.balancer_ips, it.external_ips, it.cluster_ips, kinds)
-    }
-
-
-def _of(
-    balancer: tuple[Address, ...], external: tuple[Address, ...], cluster: tuple[Address, ...], kinds: frozenset[Kind]
-) -> Iterable[Address]:
-    yield from balancer
-    if Kind.EXTERNAL_IP in kinds:
-        yield from external
-    if Kind.CLUSTER_IP in kinds:
-        yield from cluster
-
-
-def _kinds(now: Snapshot) -> frozenset[Kind]:
-    """What any advertisement is for: addresses that none is for are not gone through."""
-    return frozenset(kind for ad in now.announcing.bgp.values() for kind in ad.kinds)
-
-
-def is_programmed(now: Snapshot, frontend: Frontend) -> bool:
-    """Whether nftables holds what clients of that address need."""
-    wanted = serving(now, owner(now, frontend)).get(frontend)
-    return wanted is not None and views.state_of(now, frontend, wanted) not in _LACKS
-
-
-_LACKS = {views.FrontendState.PENDING, views.FrontendState.FAILED, views.FrontendState.NO_ROOM}
-
-
-def decisions(now: Snapshot) -> Mapping[Address, Decision]:
-    """All of them, from a snapshot alone."""
-    mine = sessions(now).sessions
-    known = around(now, (it.name for it in mine))
-    return {it: decide(now, known, it, lambda f: is_programmed(now, f)) for it in sorted(announceable(now))}

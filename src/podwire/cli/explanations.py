@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from podwire.cli.tables import columns, state
+from podwire.explain.announcing import AnnouncedWhy
 from podwire.explain.packets import PacketWhy, Verdict
 from podwire.explain.services import FrontendWhy, LeftOutView, ServiceWhy
 
@@ -22,6 +23,10 @@ def service(why: ServiceWhy) -> RenderableType:
     for it in why.frontends:
         parts += _frontend(it)
     parts += [Text(f"  {line}") for line in why.health]
+    if why.assigned:
+        parts.append(Text(f"  load balancer: {why.assigned}"))
+    for each in why.announced:
+        parts += _announced(each)
     parts += [note(each) for each in why.notes]
     return Group(*parts)
 
@@ -41,6 +46,19 @@ def packet(why: PacketWhy) -> RenderableType:
         parts.append(Padding(rows, _INDENT, expand=False))
     parts += [note(each) for each in why.notes]
     return Group(*parts)
+
+
+def _announced(it: AnnouncedWhy) -> Iterator[RenderableType]:
+    yield Text(f"  {it.address}, {f'of pool {it.pool}' if it.pool else 'of no AddressPool'}")
+    rows = Table.grid(padding=(0, 2, 0, 0))
+    for node in it.bgp:
+        for route in node.routes or (f"tells nobody: {node.why}",):
+            rows.add_row("BGP", f"node {node.node}", route)
+    if it.others:
+        rows.add_row("BGP", f"and {it.others} more nodes", "ask them")
+    who = f"node {it.owner}" if it.owner else "nobody"
+    rows.add_row("ARP, NDP", who, f"answers{f' {it.l2}' if it.l2 else ''}" if it.owner else it.l2)
+    yield Padding(rows, _INDENT, expand=False)
 
 
 def _frontend(it: FrontendWhy) -> Iterator[RenderableType]:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from podwire import health, views
 from podwire.dataplane.nftables.layout import CLASSES
 from podwire.dataplane.nftables.slots import slots
+from podwire.explain.announcing import AnnouncedWhy, announced
 from podwire.explain.places import Places, places, where
 from podwire.findings import misplaced, no_room
 from podwire.model.addresses import FAMILIES, Address, family_of, show_address, show_host_port
@@ -75,6 +76,9 @@ class ServiceWhy(Struct, frozen=True):
     notes: tuple[str, ...]
     health: tuple[str, ...] = ()
     """What becomes of its health check node port, in words."""
+    assigned: str = ""
+    """What the cluster's controller says of its load balancer's addresses."""
+    announced: tuple[AnnouncedWhy, ...] = ()
 
 
 def explain_service(now: Snapshot, key: ServiceKey, errors: Iterable[str] = ()) -> ServiceWhy:
@@ -94,7 +98,8 @@ def explain_service(now: Snapshot, key: ServiceKey, errors: Iterable[str] = ()) 
         for port, kind, frontend in named
     )
     limits = (LIMITS[state] for state in LIMITS if any(it.state is state for it in told))
-    return ServiceWhy(show(key), told, (*_notes(now, key, it), *limits, *wrong), health.in_words(now, key))
+    notes = (*_notes(now, key, it), *limits, *wrong)
+    return ServiceWhy(show(key), told, notes, health.in_words(now, key), it.assigned, announced(now, key))
 
 
 def show(key: ServiceKey | SliceKey | PodKey) -> str:

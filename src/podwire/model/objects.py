@@ -152,7 +152,8 @@ class Service(Value, frozen=True):
     (ipMode VIP, KEP-1860). `source_ranges`: who may use these. `affinity`: for how many seconds after its last new
     connection a client keeps its backend, 0: not at all. `external_local`, `internal_local`: the traffic policies.
     `health_port`: where load balancers ask each node by HTTP whether it has backends (healthCheckNodePort), 0: nowhere.
-    `labels` are the object's, sorted.
+    `labels` are the object's, sorted. `assigned`: what the cluster's controller says of its load balancer's addresses,
+    "" nothing.
     """
 
     ports: tuple[ServicePort, ...]
@@ -166,6 +167,7 @@ class Service(Value, frozen=True):
     internal_local: bool = False
     health_port: int = 0
     labels: tuple[tuple[str, str], ...] = ()
+    assigned: str = ""
 
 
 class BackendPort(Value, frozen=True):

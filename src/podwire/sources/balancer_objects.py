@@ -24,13 +24,12 @@ from podwire.sources.fields import (
     read_unicast,
     shown,
 )
-from podwire.sources.kube_objects import Ingress, LabelMeta, ServiceSpec, Wire
+from podwire.sources.kube_objects import ASSIGNED, Ingress, LabelMeta, ServiceSpec, Wire
 from podwire.sources.kubernetes import HEADLESS, cluster_ips_of
 
 CLASS = "podwire.io/podwire"
 """spec.loadBalancerClass of the Services that are ours."""
-CONDITION = "podwire.io/AddressAssigned"
-"""Of a Service: whether it has what it asks for."""
+CONDITION = ASSIGNED
 ASKED, POOL, SHARING, GIVES_UP = (
     "podwire.io/load-balancer-ips",
     "podwire.io/address-pool",

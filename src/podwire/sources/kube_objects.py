@@ -79,8 +79,19 @@ class LoadBalancerStatus(Wire, frozen=True):
     ingress: list[Ingress] | None = None
 
 
+class ServiceCondition(Wire, frozen=True):
+    type: str
+    reason: str = ""
+    message: str = ""
+
+
 class ServiceStatus(Wire, frozen=True):
     load_balancer: LoadBalancerStatus | None = None
+    conditions: list[ServiceCondition] | None = None
+
+
+ASSIGNED = "podwire.io/AddressAssigned"
+"""A condition of Services: whether one has the load balancer's addresses that it asks for."""
 
 
 class Service(Wire, frozen=True):

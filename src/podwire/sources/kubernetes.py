@@ -47,6 +47,7 @@ from podwire.sources.fields import (
     shown,
 )
 from podwire.sources.kube_objects import (
+    ASSIGNED,
     KINDS,
     POOLS,
     Endpoint,
@@ -245,8 +246,14 @@ def _service(thing: Service, left_out: list[Invalid] | None) -> Translated:
         internal_local=internal_local,
         health_port=health_port if balanced and external_local else 0,
         labels=_sorted(labels),
+        assigned=_assigned(thing.status) if balanced else "",
     )
     return Translated(key, it)
+
+
+def _assigned(status: ServiceStatus | None) -> str:
+    conditions = (status.conditions if status is not None else None) or ()
+    return next((f"{it.reason}: {it.message}" for it in conditions if it.type == ASSIGNED), "")
 
 
 def _of_its_families(addresses: tuple[Address, ...], cluster_ips: Sequence[Address]) -> tuple[Address, ...]:

@@ -1,0 +1,95 @@
+"""Why an address is announced, by whom and to whom, and who does not and why. Pure.
+
+Invariants: every answer is made by the functions that decide (`announcing/`), from one snapshot, asked once for each
+node as if it were this one. What other nodes' data planes hold nobody here knows: they are taken to be in order.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from podwire.announcing.addresses import is_programmed
+from podwire.announcing.decisions import Decision, around, decide
+from podwire.announcing.speaker import sessions
+from podwire.model.addresses import Prefix, show_address
+from podwire.model.announcements import Attributes, Told
+from podwire.model.network import Frontend
+from podwire.model.objects import NodeKey, ServiceKey
+from podwire.model.snapshot import Snapshot
+
+MOST = 20
+"""Nodes of which each is told by itself."""
+
+
+class NodeWhy(Struct, frozen=True):
+    """What one node tells by BGP: `routes`, each as `PREFIX to PEER, ATTRIBUTES`; `why` where it tells none."""
+
+    node: str
+    routes: tuple[str, ...]
+    why: str
+
+
+class AnnouncedWhy(Struct, frozen=True):
+    """`pool` "": of none. `bgp`: what each node tells, this one first. `others`: how many nodes are not told here.
+    `owner`: who answers for the address by ARP or NDP, "" nobody: `l2` says why, or where."""
+
+    address: str
+    pool: str
+    bgp: tuple[NodeWhy, ...]
+    others: int
+    owner: str
+    l2: str
+
+
+def announced(now: Snapshot, key: ServiceKey) -> tuple[AnnouncedWhy, ...]:
+    """Of each address that the world may learn of: those of load balancers, and others that somebody announces."""
+    service = now.services[key]
+    if not service.balancer_ips and not now.announcing.bgp:
+        return ()
+    names = sorted((name for name in now.nodes if name != now.local.key), key=lambda it: it.name)
+    seen = {it: _as(now, it.name) for it in (now.local.key, *names[: MOST - 1])}
+    shared = {it: around(one, (each.name for each in sessions(one).sessions)) for it, one in seen.items()}
+    found = []
+    addresses = (*service.balancer_ips, *service.external_ips, *service.cluster_ips)
+    for address in dict.fromkeys(addresses):
+        decided = {
+            it: decide(one, shared[it], address, partial(_holds, now, it == now.local.key)) for it, one in seen.items()
+        }
+        here = decided[now.local.key]
+        if address in service.balancer_ips or any(it.routes for it in decided.values()):
+            bgp = tuple(_node(it, one) for it, one in decided.items())
+            rest = len(names) + 1 - len(seen)
+            found.append(AnnouncedWhy(show_address(address), here.pool, bgp, rest, here.owner, _l2(now, here)))
+    return tuple(found)
+
+
+def _holds(now: Snapshot, here: bool, frontend: Frontend) -> bool:
+    return is_programmed(now, frontend) if here else True
+
+
+def _as(now: Snapshot, name: str) -> Snapshot:
+    return now if name == now.local.name else replace(now, local=replace(now.local, name=name))
+
+
+def _node(key: NodeKey, it: Decision) -> NodeWhy:
+    return NodeWhy(key.name, tuple(line for prefix, told in it.routes for line in _routes(prefix, told)), it.no_routes)
+
+
+def _routes(prefix: Prefix, told: Told) -> Iterator[str]:
+    for peer, attributes in told:
+        yield f"{prefix} to {peer}{''.join(f', {it}' for it in shown(attributes))}"
+
+
+def shown(it: Attributes) -> Iterator[str]:
+    if it.communities or it.large:
+        yield f"communities {' '.join((*it.communities, *it.large))}"
+    if it.local_pref is not None:
+        yield f"local preference {it.local_pref}"
+
+
+def _l2(now: Snapshot, it: Decision) -> str:
+    if it.owner == now.local.name and it.answers:
+        return f"on {', '.join(it.answers)}"
+    return it.no_answers
