@@ -32,6 +32,11 @@ KINDS = {
     "servicecidrs": ("/apis/networking.k8s.io/v1/servicecidrs", "networking.k8s.io/v1", "ServiceCIDR"),
     "podpools": (kube_records.POOLS, kube_records.VERSION, "PodPool"),
     "podblocks": (kube_records.BLOCKS, kube_records.VERSION, "PodBlock"),
+    "addresspools": ("/apis/podwire.io/v1alpha1/addresspools", kube_records.VERSION, "AddressPool"),
+    "bgppeers": ("/apis/podwire.io/v1alpha1/bgppeers", kube_records.VERSION, "BGPPeer"),
+    "bgpadvertisements": ("/apis/podwire.io/v1alpha1/bgpadvertisements", kube_records.VERSION, "BGPAdvertisement"),
+    "l2advertisements": ("/apis/podwire.io/v1alpha1/l2advertisements", kube_records.VERSION, "L2Advertisement"),
+    "secrets": ("/api/v1/namespaces/podwire/secrets", "v1", "Secret"),
 }
 LIST_QUERY = {"limit", "continue", "labelSelector", "fieldSelector"}
 WATCH_QUERY = {

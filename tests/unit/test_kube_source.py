@@ -77,7 +77,7 @@ async def test_a_listing_holds_what_concerns_the_node() -> None:
         assert told.source.listed
         assert told.source.errors == ()
         await fake.all_watched()
-    assert sorted(query["resourceVersion"] for verb, _, query in fake.asked if verb == "watch") == ["111"] * 8
+    assert sorted(query["resourceVersion"] for verb, _, query in fake.asked if verb == "watch") == ["111"] * len(KINDS)
 
 
 async def test_a_long_list_comes_in_pages() -> None:

@@ -33,7 +33,7 @@ from podwire.model.objects import (
 )
 from podwire.sources import kube_objects
 from podwire.sources.fields import Invalid
-from podwire.sources.kube_objects import KINDS
+from podwire.sources.kinds import KINDS
 from podwire.sources.kubernetes import key_of, translate
 
 TCP, UDP, SCTP = Protocol.TCP, Protocol.UDP, Protocol.SCTP

@@ -2,7 +2,7 @@
 
 import pytest
 
-from podwire.sources.kube_objects import KINDS
+from podwire.sources.kinds import KINDS
 from podwire.sources.loading import load, read_file
 from podwire.sources.near import nearest
 
@@ -76,5 +76,5 @@ def test_a_document_of_nearly_a_kind_is_an_error_and_the_last_good_content_stays
 
 
 def test_other_kinds_are_ignored_as_before() -> None:
-    loaded = load({"a.yaml": GOOD.replace("Service", "Secret").encode()})
-    assert (loaded.errors, loaded.ignored) == ((), ("v1 Secret",))
+    loaded = load({"a.yaml": GOOD.replace("Service", "ConfigMap").encode()})
+    assert (loaded.errors, loaded.ignored) == ((), ("v1 ConfigMap",))

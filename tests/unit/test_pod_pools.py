@@ -12,7 +12,7 @@ from podwire.model.addresses import FAMILIES, Address, AddressRange, Prefix, joi
 from podwire.model.addresses import parse_range as ranged
 from podwire.model.objects import Operator, PodBlock, PodBlockKey, PodPool, PodPoolKey, Requirement
 from podwire.sources.fields import Invalid
-from podwire.sources.kube_objects import KINDS
+from podwire.sources.kinds import KINDS
 from podwire.sources.kubernetes import key_of, translate
 from podwire.sources.pod_pools import block_key, block_name
 

@@ -9,9 +9,9 @@ routes have the attributes of all.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from podwire.announcing.election import elected
 from podwire.announcing.nodes import barred, with_backends
 from podwire.loadbalancer import pools
+from podwire.loadbalancer.election import owner as elected
 from podwire.loadbalancer.pools import Used
 from podwire.model.addresses import IPV4, Address, Prefix, family_of, prefix_around
 from podwire.model.announcements import (
@@ -272,7 +272,7 @@ def _owner(known: Around, address: Address, pool: str, claims: list[_Claim]) -> 
             everywhere = everywhere or not ad.interfaces
     fit = sorted(name for name in may if known.bars.get(name, "unknown") == "")
     winner = elected(address, fit)
-    if winner:
+    if winner is not None:
         return winner, () if everywhere else tuple(sorted(interfaces)), ""
     if may:
         return "", (), f"no node that may is fit: {_bars(known, sorted(may))}"

@@ -101,6 +101,7 @@ def _surroundings(now: Snapshot) -> tuple[object, ...]:
     return (
         *map(id, (it.pools, it.peers, it.bgp, it.l2, it.secrets, now.nodes, now.blocks)),
         it.dead,
+        it.unready,
         now.local.addresses,
     )
 

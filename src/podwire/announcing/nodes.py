@@ -23,16 +23,16 @@ def barred(now: Snapshot, key: NodeKey) -> str:
         return "it is being deleted"
     if node.unavailable:
         return "its condition NetworkUnavailable is true"
-    if _is_dead(now, key):
-        return "it has not been heard of for a second"
-    if not node.ready and any(it.ready and not _is_dead(now, other) for other, it in now.nodes.items()):
+    if _is_away(now, key):
+        return "it has fallen silent" if key.name in now.announcing.dead else "its agent is not in sync yet, or leaves"
+    if not node.ready and any(it.ready and not _is_away(now, other) for other, it in now.nodes.items()):
         return "it is not ready"
     return ""
 
 
-def _is_dead(now: Snapshot, key: NodeKey) -> bool:
-    """This node lives: it asks."""
-    return key.name in now.announcing.dead and key != now.local.key
+def _is_away(now: Snapshot, key: NodeKey) -> bool:
+    """This node is here: it asks."""
+    return key != now.local.key and (key.name in now.announcing.dead or key.name in now.announcing.unready)
 
 
 def with_backends(now: Snapshot, key: ServiceKey, family: Family) -> frozenset[str]:

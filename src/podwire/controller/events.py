@@ -196,13 +196,16 @@ class NodeAddressesChanged(Event, frozen=True):
         return f"NodeAddressesChanged {_listed(shown, len(self.addresses)) or 'none'}"
 
 
-class NodesSilent(Event, frozen=True):
-    """These of the nodes that were heard of have fallen silent, all others not (`podwire.l2`)."""
+class NodesHeard(Event, frozen=True):
+    """What other nodes' heartbeats say (`podwire.l2`): these have fallen silent, and these can't answer for anything
+    now; all others can, or were never heard."""
 
-    nodes: frozenset[str]
+    dead: frozenset[str]
+    unready: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        return f"NodesSilent {_listed(sorted(self.nodes)[:_SHOWN], len(self.nodes)) or 'none'}"
+        silent = _listed(sorted(self.dead)[:_SHOWN], len(self.dead)) or "none"
+        return f"NodesHeard silent: {silent}{f', {len(self.unready)} not ready' if self.unready else ''}"
 
 
 class ResyncReason(Enum):

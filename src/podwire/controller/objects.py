@@ -136,7 +136,7 @@ def listed(now: Snapshot, objects: Iterable[tuple[ObjectKey, Object]]) -> Snapsh
         health_ports=Map(),
         room=Room(),
         underlays=frozenset(),
-        announcing=Announcing(dead=now.announcing.dead),
+        announcing=Announcing(dead=now.announcing.dead, unready=now.announcing.unready),
     )
     return changed(empty, objects)[0]
 

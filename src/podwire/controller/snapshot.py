@@ -83,8 +83,8 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
             return replace(now, cursors=Map(cursors)), NOTHING
         case e.NodeAddressesChanged(addresses, networks, mtus):
             return objects.addressed(now, addresses, networks, mtus)
-        case e.NodesSilent(nodes):
-            return replace(now, announcing=replace(now.announcing, dead=nodes)), NOTHING
+        case e.NodesHeard(dead, unready):
+            return replace(now, announcing=replace(now.announcing, dead=dead, unready=unready)), NOTHING
         case e.RoomMade(driver):
             touched = _waiting(now, driver)
             return replace(now, waiting=now.waiting.delete(driver)) if driver in now.waiting else now, touched

@@ -41,13 +41,16 @@ class L2AdvertisementKey(Value, frozen=True):
         return f"l2advertisement/{self.name}"
 
 
-class SecretKey(Value, frozen=True):
-    """Of Podwire's own namespace."""
+NAMESPACE = "podwire"
+"""Podwire's own, in which the Secrets are that peers name."""
 
+
+class SecretKey(Value, frozen=True):
+    namespace: str
     name: str
 
     def __str__(self) -> str:
-        return f"secret/{self.name}"
+        return f"secret/{self.namespace}/{self.name}"
 
 
 class Secret(Value, frozen=True):
@@ -155,7 +158,7 @@ AnnouncingObject = AddressPool | BGPPeer | BGPAdvertisement | L2Advertisement | 
 
 
 class Announcing(Struct, frozen=True):
-    """What is configured. `dead`: the nodes, by name, that were heard of and fell silent."""
+    """What is configured. `dead` and `unready`: the nodes, by name, of which that is heard (`Liveness`)."""
 
     pools: Map[AddressPoolKey, AddressPool] = Map()
     peers: Map[BGPPeerKey, BGPPeer] = Map()
@@ -163,10 +166,11 @@ class Announcing(Struct, frozen=True):
     l2: Map[L2AdvertisementKey, L2Advertisement] = Map()
     secrets: Map[SecretKey, Secret] = Map()
     dead: frozenset[str] = frozenset()
+    unready: frozenset[str] = frozenset()
 
     def password(self, key: PasswordKey) -> str | None:
         """None: there is none of that name."""
-        items = self.secrets.get(SecretKey(key.secret), Secret()).items
+        items = self.secrets.get(SecretKey(NAMESPACE, key.secret), Secret()).items
         return next((text for name, text in items if name == key.item), None)
 
 

@@ -283,17 +283,4 @@ class PodBlock(Wire, frozen=True):
     spec: PodBlockSpec
 
 
-Kind = Service | Pod | Node | Namespace | EndpointSlice | ServiceCIDR | PodPool | PodBlock
 POOLS = "podwire.io/v1alpha1"
-
-KINDS: dict[tuple[str, str], type[Kind]] = {
-    ("v1", "Service"): Service,
-    ("v1", "Pod"): Pod,
-    ("v1", "Node"): Node,
-    ("v1", "Namespace"): Namespace,
-    ("discovery.k8s.io/v1", "EndpointSlice"): EndpointSlice,
-    ("networking.k8s.io/v1", "ServiceCIDR"): ServiceCIDR,
-    (POOLS, "PodPool"): PodPool,
-    (POOLS, "PodBlock"): PodBlock,
-}
-"""(apiVersion, kind) of all that is understood."""

@@ -14,6 +14,7 @@ import msgspec
 
 from podwire.model import objects
 from podwire.model.addresses import IPV4, IPV6, Address, Family, Prefix, family_of
+from podwire.model.announcements import NAMESPACE, Secret
 from podwire.model.kinds import Object, ObjectKey
 from podwire.model.objects import (
     NamespaceKey,
@@ -24,6 +25,19 @@ from podwire.model.objects import (
     ServiceCIDRKey,
     ServiceKey,
     SliceKey,
+)
+from podwire.sources.address_pools import AddressPoolObject, pool_key
+from podwire.sources.address_pools import read_pool as read_address_pool
+from podwire.sources.announcer_objects import (
+    BGPAdvertisementObject,
+    BGPPeerObject,
+    L2AdvertisementObject,
+    bgp_advertisement_key,
+    l2_advertisement_key,
+    peer_key,
+    read_bgp_advertisement,
+    read_l2_advertisement,
+    read_peer,
 )
 from podwire.sources.fields import (
     Invalid,
@@ -46,15 +60,14 @@ from podwire.sources.fields import (
     read_unicast,
     shown,
 )
+from podwire.sources.kinds import KINDS, Announcer, Kind
 from podwire.sources.kube_objects import (
     ASSIGNED,
-    KINDS,
     POOLS,
     Endpoint,
     EndpointPort,
     EndpointSlice,
     Ingress,
-    Kind,
     LabelMeta,
     Namespace,
     NamespaceAnnotations,
@@ -73,6 +86,7 @@ from podwire.sources.kube_objects import (
     ServiceSpec,
     ServiceStatus,
 )
+from podwire.sources.passwords import SecretObject, read_secret, secret_key
 from podwire.sources.pod_pools import block_key, read_block, read_pool
 
 
@@ -124,6 +138,17 @@ def resources(node: str) -> tuple[Resource, ...]:
         ),
         Resource("podpools", f"/apis/{POOLS}/podpools", PodPool, _pool_key, {}, True, _AGAIN),
         Resource("podblocks", f"/apis/{POOLS}/podblocks", PodBlock, _block_key, {}, True, _AGAIN),
+        *(
+            Resource(name, f"/apis/{POOLS}/{name}", form, key, {}, True, _AGAIN)
+            for name, form, key in (
+                ("addresspools", AddressPoolObject, pool_key),
+                ("bgppeers", BGPPeerObject, peer_key),
+                ("bgpadvertisements", BGPAdvertisementObject, bgp_advertisement_key),
+                ("l2advertisements", L2AdvertisementObject, l2_advertisement_key),
+            )
+        ),
+        # In our own namespace alone, and without them where nobody has given us that right.
+        Resource("secrets", f"/api/v1/namespaces/{NAMESPACE}/secrets", SecretObject, secret_key, {}, True, _AGAIN),
     )
 
 
@@ -163,6 +188,16 @@ def translate(thing: Kind | dict[str, Any], left_out: list[Invalid] | None = Non
             return Translated(key_of(thing), read_pool(thing))
         case PodBlock():
             return Translated(key_of(thing), read_block(thing))
+        case AddressPoolObject():
+            return Translated(*read_address_pool(thing))
+        case BGPPeerObject():
+            return Translated(*read_peer(thing))
+        case BGPAdvertisementObject():
+            return Translated(*read_bgp_advertisement(thing))
+        case L2AdvertisementObject():
+            return Translated(*read_l2_advertisement(thing))
+        case SecretObject():
+            return _secret(thing)
 
 
 def key_of(thing: Kind) -> ObjectKey:
@@ -178,12 +213,33 @@ def key_of(thing: Kind) -> ObjectKey:
         return PodPoolKey(name)
     if isinstance(thing, PodBlock):
         return block_key(name)
+    if isinstance(thing, AddressPoolObject | BGPPeerObject | BGPAdvertisementObject | L2AdvertisementObject):
+        return _ANNOUNCING[type(thing)]("", name)
+    if isinstance(thing, SecretObject):
+        return secret_key(thing.metadata.namespace or "default", name)
     namespace = _namespace(thing)
     if isinstance(thing, EndpointSlice):
         return SliceKey(namespace, name)
     if isinstance(thing, Service):
         return ServiceKey(namespace, intern(name))
     return PodKey(namespace, name)
+
+
+_ANNOUNCING: dict[type[Announcer], Callable[[str, str], ObjectKey]] = {
+    AddressPoolObject: pool_key,
+    BGPPeerObject: peer_key,
+    BGPAdvertisementObject: bgp_advertisement_key,
+    L2AdvertisementObject: l2_advertisement_key,
+}
+
+
+def _secret(thing: SecretObject) -> Translated:
+    """Of Podwire's own namespace; what is no password there is nobody's mistake until a peer names it."""
+    key = key_of(thing)
+    if (thing.metadata.namespace or "default") != NAMESPACE:
+        return Translated(key, None, f"it is not in namespace {NAMESPACE}")
+    unfit: list[Invalid] = []
+    return Translated(key, Secret(tuple((it.item, text) for it, text in read_secret(thing, unfit).items())))
 
 
 def _namespace(thing: Service | Pod | EndpointSlice) -> str:

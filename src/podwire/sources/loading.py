@@ -13,7 +13,7 @@ from podwire.model.objects import Value
 from podwire.model.text import printable
 from podwire.sources.documents import Broken, Document, Place, documents
 from podwire.sources.fields import Invalid
-from podwire.sources.kube_objects import KINDS
+from podwire.sources.kinds import KINDS
 from podwire.sources.kubernetes import translate
 from podwire.sources.near import nearest
 

@@ -6,12 +6,10 @@ Invariants: pure, one direction. No message repeats anything of a Secret's conte
 from binascii import Error as NotBase64
 from binascii import a2b_base64
 
-from podwire.model.announcements import PasswordKey
-from podwire.sources.fields import Invalid, Unfit, read_at, read_name
+from podwire.model.announcements import PasswordKey, SecretKey
+from podwire.sources.fields import Invalid, Unfit, read_at, read_label, read_name
 from podwire.sources.kube_objects import NameMeta, Wire
 
-NAMESPACE = "podwire"
-"""Where the Secrets are that peers name."""
 LONGEST_PASSWORD = 80
 """Bytes (Linux, TCP_MD5SIG_MAXKEYLEN; RFC 2385)."""
 
@@ -22,6 +20,11 @@ class SecretObject(Wire, frozen=True):
     metadata: NameMeta
     data: dict[str, str] | None = None
     string_data: dict[str, str] | None = None
+
+
+def secret_key(namespace: str, name: str) -> SecretKey:
+    """Raises Invalid."""
+    return SecretKey(read_label(namespace, "metadata.namespace"), read_name(name, "metadata.name"))
 
 
 def read_secret(thing: SecretObject, left_out: list[Invalid] | None = None) -> dict[PasswordKey, str]:

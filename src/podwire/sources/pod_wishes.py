@@ -19,7 +19,7 @@ from podwire.model.addresses import Address, family_of, host_prefix
 from podwire.model.kinds import Object
 from podwire.model.objects import Namespace, NamespaceKey, Pod, PodBlockKey, PodKey
 from podwire.model.snapshot import Snapshot
-from podwire.sources import kube_objects
+from podwire.sources import kinds, kube_objects
 from podwire.sources.fields import Invalid, one_per_family, read_each, read_label, read_name, read_unicast, shown
 from podwire.sources.kube_api import Api, ApiError
 from podwire.sources.kubernetes import translate
@@ -142,7 +142,7 @@ async def _asked_pod(api: Api, key: PodKey) -> Pod | None:
     return value if isinstance(value, Pod) else None
 
 
-async def _asked(api: Api, path: str, form: type[kube_objects.Kind]) -> Object | None:
+async def _asked(api: Api, path: str, form: type[kinds.Kind]) -> Object | None:
     """None: there is no such object. Raises ApiError, Invalid, msgspec.DecodeError."""
     body = await api.find(path)
     return None if body is None else translate(msgspec.json.decode(body, type=form)).value

@@ -16,11 +16,12 @@ APART = 60.0
 """Seconds between the clocks of node and server from which a warning comes."""
 
 _READ = ("get", "list", "watch")
+_OWN = ("podpools", "addresspools", "bgppeers", "bgpadvertisements", "l2advertisements")
 RIGHTS = (
     *(Right(verb, "", resource) for resource in ("nodes", "services", "namespaces", "pods") for verb in _READ),
     *(Right(verb, "discovery.k8s.io", "endpointslices") for verb in _READ),
     *(Right(verb, "networking.k8s.io", "servicecidrs", vital=False) for verb in _READ),
-    *(Right(verb, "podwire.io", "podpools", vital=False) for verb in _READ),
+    *(Right(verb, "podwire.io", kind, vital=False) for kind in _OWN for verb in _READ),
     *(Right(verb, "podwire.io", "podblocks", vital=False) for verb in (*_READ, "create", "patch", "delete")),
     Right("patch", "", "nodes", "status", vital=False),
 )
