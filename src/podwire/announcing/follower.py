@@ -79,7 +79,8 @@ class Follower:
         if due is None or self._around is None:
             self.sessions = sessions(now)
             self._around = around(now, (it.name for it in self.sessions.sessions))
-            due = {*self.decided, *announceable(now)}
+            due = announceable(now)
+            self.decided = {it: self.decided[it] for it in due if it in self.decided}
         for number, address in enumerate(sorted(due, key=lambda it: (len(it), it))):
             if number and number % AT_ONCE == 0:
                 await asyncio.sleep(0)
