@@ -77,9 +77,9 @@ class Shop:
         self._path = f"/api/v1/namespaces/{namespace}/services"
         self._running: list[asyncio.subprocess.Process] = []
 
-    async def controller(self, *options: str) -> asyncio.subprocess.Process:
+    async def controller(self, *options: str, kubeconfig: Path | None = None) -> asyncio.subprocess.Process:
         program = Path(sysconfig.get_path("scripts"), "podwire")
-        command = [str(program), "controller", "--kubeconfig", str(self._server.kubeconfig), *options]
+        command = [str(program), "controller", "--kubeconfig", str(kubeconfig or self._server.kubeconfig), *options]
         with (self._directory / f"controller{len(self._running)}.log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(*command, stderr=log)
         self._running.append(process)

@@ -11,7 +11,7 @@ from podwire.loadbalancer.allocation import Grant, allocate
 from podwire.loadbalancer.pools import used
 from podwire.loadbalancer.statuses import Status, due, news
 from podwire.model.addresses import IPV4, IPV6, parse_address, parse_range
-from podwire.model.balancers import AddressPool, AddressPoolKey, AnnouncedBy, Balanced, Request
+from podwire.model.balancers import AddressPool, AddressPoolKey, AnnouncedBy, Balanced, Leftover, Request
 from podwire.model.objects import Operator, Protocol, Requirement, ServiceKey
 from podwire.sources.address_pools import AddressPoolObject, read_pool
 from podwire.sources.balancer_objects import CLASS, CONDITION, BalancedService, read_service
@@ -29,7 +29,9 @@ def pool(**spec: Any) -> AddressPool:
     return value
 
 
-def balanced(*, unclassed: bool = True, annotations: Any = None, status: Any = None, **spec: Any) -> Balanced | None:
+def balanced(
+    *, unclassed: bool = True, annotations: Any = None, status: Any = None, **spec: Any
+) -> Balanced | Leftover | None:
     about = {"name": "web", "namespace": "shop", "resourceVersion": "7", "uid": "u", "annotations": annotations or {}}
     ports = [{"port": 80}, {"port": 53, "protocol": "UDP"}]
     whole = {"type": "LoadBalancer", "clusterIPs": ["10.96.0.1", "fd96::1"], "ports": ports, **spec}
@@ -41,7 +43,7 @@ def balanced(*, unclassed: bool = True, annotations: Any = None, status: Any = N
 
 def asked(**given: Any) -> Request:
     found = balanced(**given)
-    assert found is not None
+    assert isinstance(found, Balanced)
     return found.request
 
 
@@ -135,7 +137,12 @@ def test_a_wrong_pool_is_one_error(spec: Any, error: str) -> None:
     ],
 )
 def test_a_service_that_is_not_ours(given: dict[str, Any]) -> None:
+    """One that was so keeps a condition of ours, which is to be taken off."""
     assert balanced(**given) is None
+    others = {"conditions": [{"type": "example.com/Other", "status": "True"}]}
+    assert balanced(**given, status=others) is None
+    once = {"conditions": [{"type": CONDITION, "status": "True"}]}
+    assert balanced(**given, status=once) == Leftover("7")
 
 
 def test_a_service_in_full() -> None:
@@ -320,14 +327,14 @@ def test_whatever_is_to_be_said_is_written_once(known: int, annotations: Any) ->
         for n in range(known)
     }
     before = balanced(annotations=annotations, clusterIPs=["10.96.0.1"])
-    assert before is not None
+    assert isinstance(before, Balanced)
     grant = allocate(used(pools), {}, {WEB: before.request})[WEB]
     status = due(before, grant)
     assert status is not None
     written = msgspec.json.decode(status_patch(before, status, "now"))["status"]
     assert len(written["conditions"][0]["message"]) <= 32768
     after = balanced(annotations=annotations, clusterIPs=["10.96.0.1"], status=written)
-    assert after is not None
+    assert isinstance(after, Balanced)
     assert due(after, allocate(used(pools), {}, {WEB: after.request})[WEB]) is None
 
 

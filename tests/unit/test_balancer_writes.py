@@ -12,9 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.clustercontroller import allocator as at_work
-from podwire.clustercontroller.allocator import FIRST_DELAY, LONGEST_DELAY, RESTS, Allocator, Refused
+from podwire.clustercontroller.allocator import RESTS, Allocator
+from podwire.clustercontroller.backoff import FIRST_DELAY, LONGEST_DELAY, Refused
 from podwire.clustercontroller.process import Controller, Settings
 from podwire.loadbalancer.allocation import allocate
+from podwire.loadbalancer.others import NOBODYS
 from podwire.loadbalancer.pools import Pools
 from podwire.loadbalancer.statuses import News, Status
 from podwire.model.addresses import IPV4, parse_address, parse_range
@@ -39,6 +41,7 @@ class Cluster:
     def __init__(self, **services: Balanced) -> None:
         self.pools: Pools = {AddressPoolKey("a"): AddressPool((parse_range("192.0.2.1-192.0.2.9"),))}
         self.namespaces: Mapping[str, Labels] = {}
+        self.taken = NOBODYS
         self.services: dict[ServiceKey, Balanced] = {ServiceKey("shop", name): it for name, it in services.items()}
         self.now = 0.0
         self.refused: dict[ServiceKey, Refused] = {}

@@ -87,5 +87,6 @@ def test_the_controller_may_write_statuses_events_and_its_lease() -> None:
         "events": {"create"},
         "leases": {"create", "patch"},
     }
+    assert all("secrets" not in rule["resources"] for rule in of_kind("ClusterRole", "podwire-controller")["rules"])
     (container,) = of_kind("Deployment", "podwire-controller")["spec"]["template"]["spec"]["containers"]
     assert container["image"] == of_kind("DaemonSet")["spec"]["template"]["spec"]["containers"][0]["image"]

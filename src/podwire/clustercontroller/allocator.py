@@ -10,12 +10,14 @@ given as long as it does. Changes that come together are decided once.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
+from podwire.clustercontroller.backoff import Backoff, Refused
 from podwire.loadbalancer.allocation import Grant, allocate
-from podwire.loadbalancer.pools import Pools, used
+from podwire.loadbalancer.others import Taken
+from podwire.loadbalancer.pools import Pools, Used, used
 from podwire.loadbalancer.statuses import News, Status, due, news
 from podwire.model.balancers import AddressPoolKey, Balanced, Labels
 from podwire.model.objects import ServiceKey
@@ -30,8 +32,6 @@ PATIENCE = 2.0
 RESTS = 3
 """How many times longer than a decision takes the rest after it is, if anything has changed by then: so that a large
 cluster in which always something changes takes a quarter of a core."""
-FIRST_DELAY, LONGEST_DELAY = 0.5, 60.0
-"""Seconds before a write that failed is tried again."""
 
 
 class Cluster(Protocol):
@@ -43,24 +43,8 @@ class Cluster(Protocol):
     def namespaces(self) -> Mapping[str, Labels]: ...
     @property
     def services(self) -> Mapping[ServiceKey, Balanced]: ...
-
-
-class Refused(Exception):
-    """A write that was not done. `changed`: the object is another one by now, or gone. `later`: for so many seconds
-    nobody should try again."""
-
-    def __init__(self, why: str, *, changed: bool = False, later: float = 0.0) -> None:
-        super().__init__(why)
-        self.changed, self.later = changed, later
-
-
-class _Failure(NamedTuple):
-    """Of writes in a row. `until`: by our clock; another version of the object is waited for no longer if `changed`."""
-
-    times: int
-    until: float
-    version: str
-    changed: bool
+    @property
+    def taken(self) -> Taken: ...
 
 
 Write = Callable[[ServiceKey, Balanced, Status], Awaitable[Balanced]]
@@ -68,10 +52,15 @@ Write = Callable[[ServiceKey, Balanced, Status], Awaitable[Balanced]]
 Tell = Callable[[ServiceKey, Balanced, News], Awaitable[None]]
 """Never raises."""
 
+Decided = Callable[[Used, Mapping[ServiceKey, Grant]], None]
+
 
 class Allocator:
-    def __init__(self, cluster: Cluster, write: Write, tell: Tell, chance: Chance = CHANCE) -> None:
-        self._cluster, self._write, self._tell = cluster, write, tell
+    def __init__(
+        self, cluster: Cluster, write: Write, tell: Tell, chance: Chance = CHANCE, decided: Decided = lambda *_: None
+    ) -> None:
+        """`decided`: who gets what is known anew."""
+        self._cluster, self._write, self._tell, self._decided = cluster, write, tell, decided
         self._clock, self._pause = chance.clock, chance.pause
         self._took = 0.0
         """By the last decision, in seconds."""
@@ -79,10 +68,11 @@ class Allocator:
         self._written: dict[ServiceKey, tuple[Balanced, Balanced]] = {}
         """By Service: what was last seen before a write, and what the write made of it."""
         self._under_way: dict[ServiceKey, tuple[asyncio.Task[None], Grant]] = {}
-        self._failures: dict[ServiceKey, _Failure] = {}
+        self._backoff: Backoff[ServiceKey] = Backoff()
         self._alarm: asyncio.TimerHandle | None = None
         self._unfit: Mapping[AddressPoolKey, str] = {}
         self.grants: Mapping[ServiceKey, Grant] = {}
+        """As last decided."""
         self.written = 0
 
     def stir(self) -> None:
@@ -122,19 +112,22 @@ class Allocator:
         services = self.services()
         requests = {key: it.request for key, it in services.items()}
         pools, namespaces = self._cluster.pools, self._cluster.namespaces
-        known = used(pools)
+        known = used(pools, self._cluster.taken)
         self._note(known.unfit)
         # Of ten thousand Services it takes a tenth of a second; all of it is values that never change.
         self.grants = await asyncio.to_thread(allocate, known, namespaces, requests)
+        self._decided(known, self.grants)
         # Without a pool such Services are somebody else's, or nobody's.
         wanted = {key: due(services[key], self.grants[key]) for key in sorted(services) if pools}
-        self._failures = {key: it for key, it in self._failures.items() if wanted.get(key) is not None}
+        self._backoff.keep({key for key, status in wanted.items() if status is not None})
         self._took = self._clock() - began
         places = asyncio.Semaphore(AT_ONCE)
         works = [
             self._start(places, key, services[key], status, self.grants[key])
             for key, status in wanted.items()
-            if status is not None and key not in self._under_way and not self._waits(key, services[key])
+            if status is not None
+            and key not in self._under_way
+            and not self._backoff.waits(key, services[key].version, self._clock())
         ]
         if works:
             _, late = await asyncio.wait(works, timeout=PATIENCE)
@@ -174,35 +167,18 @@ class Allocator:
             try:
                 after = await self._write(key, held, status)
             except Refused as error:
-                self._later(key, held, error)
+                self._backoff.failed(key, held.version, error, self._clock())
                 return
-            self._failures.pop(key, None)
+            self._backoff.done(key)
             self.written += 1
             self._written[key] = seen, after
             for each in news(held, grant):
                 await self._tell(key, held, each)
-
-    def _later(self, key: ServiceKey, held: Balanced, error: Refused) -> None:
-        before = self._failures.get(key)
-        times = before.times if before is not None else 0
-        if not error.changed and not times:
-            log.warning("%s: its status can't be written, and is tried again: %s", key, error)
-        delay = min(LONGEST_DELAY, max(error.later, FIRST_DELAY * 2 ** min(times, 10)))
-        self._failures[key] = _Failure(times + 1, self._clock() + delay, held.version, error.changed)
-
-    def _waits(self, key: ServiceKey, held: Balanced) -> bool:
-        """Whether it is too early to try again."""
-        it = self._failures.get(key)
-        return it is not None and self._clock() < it.until and not (it.changed and it.version != held.version)
 
     def _wake(self) -> None:
         """Stirs us when the first of those that wait may be tried again."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        now = self._clock()
-        times = [it.until for it in self._failures.values() if it.until > now]
-        if len(times) < len(self._failures):  # one that has waited long enough meanwhile
-            times.append(now)
-        if times:
-            self._alarm = asyncio.get_running_loop().call_later(min(times) - now, self.stir)
+        if (seconds := self._backoff.next(self._clock())) is not None:
+            self._alarm = asyncio.get_running_loop().call_later(seconds, self.stir)

@@ -13,12 +13,17 @@ import socket
 from typing import NamedTuple
 
 from podwire import logs
-from podwire.clustercontroller.allocator import Allocator, Refused
+from podwire.clustercontroller.allocator import Allocator
+from podwire.clustercontroller.backoff import Refused
 from podwire.clustercontroller.objects import Objects
+from podwire.clustercontroller.reporter import Reporter
 from podwire.clustercontroller.writer import NAME, Writer
 from podwire.config import Kubernetes
-from podwire.loadbalancer.statuses import Status
-from podwire.model.balancers import Balanced
+from podwire.loadbalancer.checks import ConfigKey
+from podwire.loadbalancer.reports import Report
+from podwire.loadbalancer.statuses import News, Status
+from podwire.model.balancers import Balanced, Leftover
+from podwire.model.declared import Declared
 from podwire.model.objects import ServiceKey
 from podwire.preflight import api_of
 from podwire.sources.kube_api import Api
@@ -29,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Settings(NamedTuple):
-    """`unclassed`: Services without a class are ours, too. `namespace`: where the Lease is."""
+    """`unclassed`: Services without a class are ours, too. `namespace`: where the Lease is, and the Secrets are."""
 
     kubernetes: Kubernetes = Kubernetes()
     unclassed: bool = True
@@ -41,19 +46,40 @@ class Controller:
     def __init__(self, api: Api, settings: Settings, chance: Chance = CHANCE) -> None:
         identity = settings.identity or f"{socket.gethostname()}_{os.getpid()}"
         self._settings = settings._replace(identity=identity)
-        self.objects = Objects(api, settings.unclassed, self._stir, chance)
-        self._writer = Writer(api, settings.unclassed, identity, chance)
-        self.allocator = Allocator(self.objects, self._write, self._writer.tell, chance)
+        namespace, unclassed = settings.namespace, settings.unclassed
+        self.objects = Objects(api, unclassed, namespace, self._stir, self._stir_reports, chance)
+        self._writer = Writer(api, unclassed, identity, chance)
+        self.reporter = Reporter(self.objects, self, chance)
+        self.allocator = Allocator(self.objects, self._write, self._writer.tell, chance, self.reporter.decided)
         self.lease = Lease(api, settings.namespace, NAME, identity, chance)
 
     def _stir(self) -> None:
         self.allocator.stir()
 
+    def _stir_reports(self) -> None:
+        self.reporter.stir()
+
     async def _write(self, key: ServiceKey, held: Balanced, status: Status) -> Balanced:
         """Raises Refused, also once the lease may be somebody else's: whoever was halted learns of that later."""
+        self._check()
+        return await self._writer.write(key, held, status)
+
+    async def report(self, key: ConfigKey, held: Declared, report: Report) -> None:
+        """As `_write`."""
+        self._check()
+        await self._writer.report(key, held, report)
+
+    async def forget(self, key: ServiceKey, held: Leftover) -> None:
+        """As `_write`."""
+        self._check()
+        await self._writer.forget(key, held)
+
+    async def tell_of(self, key: ConfigKey, held: Declared, news: News) -> None:
+        await self._writer.tell_of(key, held, news)
+
+    def _check(self) -> None:
         if not self.lease.held:
             raise Refused("the lease was not renewed in time")
-        return await self._writer.write(key, held, status)
 
     async def run(self) -> None:
         """Until cancelled. Raises Lost once another may work in our place."""
@@ -61,7 +87,8 @@ class Controller:
         await self.lease.acquire()
         log.info("at work as %s", self._settings.identity)
         holding = asyncio.create_task(self.lease.hold())
-        tasks = [holding, asyncio.create_task(self.objects.run()), asyncio.create_task(self._allocate())]
+        works = (self.objects.run(), self._allocate(), self.reporter.run())
+        tasks = [holding, *map(asyncio.create_task, works)]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:

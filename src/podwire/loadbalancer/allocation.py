@@ -44,7 +44,7 @@ class _State(NamedTuple):
 
 def allocate(known: Used, namespaces: Namespaces, requests: Mapping[ServiceKey, Request]) -> dict[ServiceKey, Grant]:
     """For each request its grant."""
-    state = _State(known, namespaces, Holders())
+    state = _State(known, namespaces, Holders(known.given))
     oldest_first = sorted(requests, key=lambda key: (requests[key].created, key))
     kept = {key: _keep(state, key, requests[key]) for key in oldest_first if requests[key].holds}
     return {key: _complete(state, key, requests[key], *kept.get(key, ((), ()))) for key in oldest_first}
@@ -88,6 +88,8 @@ def _stale(state: _State, key: ServiceKey, request: Request, kept: Iterable[Addr
         name = state.used.pool_of(address)
         if name is None:
             found[address] = "it is in no pool that is used"
+        elif whose := state.used.taken.of(address):
+            found[address] = f"it is {whose}"
         elif (why := pools.why_not(state.used.pools[name], key, request, state.namespaces)) is not None:
             found[address] = f"pool {name}: {why}"
     return tuple(found.items())
@@ -141,6 +143,8 @@ def _why_not_this(state: _State, key: ServiceKey, request: Request, address: Add
         return f"the Service has no {family_of(address)} cluster IP; expected {have}"
     if name is None:
         return "it is in no pool that is used"
+    if whose := state.used.taken.of(address):
+        return f"it is {whose}"
     if request.pool and name != request.pool:
         return f"it is in pool {name}, and pool {request.pool} is asked for"
     if (why := pools.why_not(state.used.pools[name], key, request, state.namespaces)) is not None:

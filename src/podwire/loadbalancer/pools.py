@@ -1,13 +1,15 @@
 """Which pools are used, for which Services, and in which order. Pure.
 
-Invariants: of two pools that overlap the first by name is used, the other not: an address has one pool. Whatever a
-Service holds of a pool that is not used, or no longer there, it keeps.
+Invariants: of two pools that overlap the first by name is used, the other not: an address has one pool. What is a
+node's, a pod's or a cluster IP no pool gives, whatever its ranges say. Whatever a Service holds of a pool that is not
+used, or no longer there, it keeps.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from podwire.loadbalancer.others import NOBODYS, Taken
 from podwire.model.addresses import IPV4, Address, AddressRange, Family, family_of
 from podwire.model.balancers import AddressPool, AddressPoolKey, Labels, Request
 from podwire.model.objects import Requirement, ServiceKey
@@ -18,7 +20,8 @@ Namespaces = Mapping[str, Labels]
 
 
 class Used(NamedTuple):
-    """The pools in use by name, why the others are not, and whose each address is."""
+    """The pools in use by name, why the others are not, and whose each address is. `given`: of each pool what it gives.
+    `taken`: what none does."""
 
     pools: dict[str, AddressPool]
     unfit: dict[AddressPoolKey, str]
@@ -26,13 +29,15 @@ class Used(NamedTuple):
     """Of all ranges of pools in use, sorted, by the family's size."""
     ranges: list[tuple[str, AddressRange]]
     """Beside each start, with the pool's name."""
+    given: dict[str, tuple[AddressRange, ...]]
+    taken: Taken
 
     def pool_of(self, address: Address) -> str | None:
         at = bisect_right(self.starts, (len(address), address)) - 1
         return self.ranges[at][0] if at >= 0 and address in self.ranges[at][1] else None
 
 
-def used(pools: Pools) -> Used:
+def used(pools: Pools, taken: Taken = NOBODYS) -> Used:
     held: list[tuple[tuple[int, Address], str, AddressRange]] = []
     fit: dict[str, AddressPool] = {}
     unfit: dict[AddressPoolKey, str] = {}
@@ -44,7 +49,8 @@ def used(pools: Pools) -> Used:
         fit[key.name] = pools[key]
         held += [((len(each.first), each.first), key.name, each) for each in pools[key].ranges]
         held.sort()
-    return Used(fit, unfit, [it[0] for it in held], [it[1:] for it in held])
+    given = {name: tuple(part for it in pool.ranges for part in taken.without(it)) for name, pool in fit.items()}
+    return Used(fit, unfit, [it[0] for it in held], [it[1:] for it in held], given, taken)
 
 
 def _overlaps(
@@ -61,14 +67,15 @@ def why_not(pool: AddressPool, key: ServiceKey, request: Request, namespaces: Na
     """Why a pool is not for a Service; None: it is. A selector that selects nothing lets nobody in."""
     if pool.namespaces or pool.namespace_selectors:
         labels = namespaces.get(key.namespace, ())
-        if key.namespace not in pool.namespaces and not _any_met(pool.namespace_selectors, labels):
+        if key.namespace not in pool.namespaces and not any_met(pool.namespace_selectors, labels):
             return "it is not for this namespace (spec.namespaces, spec.namespaceSelectors)"
-    if pool.service_selectors and not _any_met(pool.service_selectors, request.labels):
+    if pool.service_selectors and not any_met(pool.service_selectors, request.labels):
         return "it is not for Services with these labels (spec.serviceSelectors)"
     return None
 
 
-def _any_met(selectors: tuple[tuple[Requirement, ...], ...], labels: Labels) -> bool:
+def any_met(selectors: tuple[tuple[Requirement, ...], ...], labels: Labels) -> bool:
+    """Whether one of these selects what has such labels; where there is none, nothing is."""
     return any(all(it.is_met(labels) for it in each) for each in selectors)
 
 

@@ -6,10 +6,10 @@ change its key. Of a pool the search for a free address goes on where the last o
 meanwhile: each address is looked at once, however many Services there are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from podwire.loadbalancer.pools import is_buggy
-from podwire.model.addresses import Address, Family, family_of
+from podwire.model.addresses import Address, AddressRange, Family, family_of
 from podwire.model.balancers import AddressPool, Request
 from podwire.model.objects import Protocol, ServiceKey
 
@@ -20,7 +20,9 @@ _Group = tuple[str, str]
 class Holders:
     """During one allocation."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: Mapping[str, tuple[AddressRange, ...]]) -> None:
+        """`given`: of each pool what it gives."""
+        self._given = given
         self._of: dict[Address, dict[ServiceKey, Request]] = {}
         self._ports: dict[Address, set[tuple[Protocol, int]]] = {}
         """Of all who have an address."""
@@ -62,30 +64,30 @@ class Holders:
         """The first that it may have, one that it shares as well as one that nobody has; none that it gives up."""
         free = self._lowest_free(name, pool, family)
         if free in request.gives_up:
-            others = (it for it in _addresses(pool, family) if it not in request.gives_up)
+            others = (it for it in self._addresses(name, pool, family) if it not in request.gives_up)
             free = next((it for it in others if it not in self._of), None)
         shared = self._together.get((request.sharing, request.backends), {}) if request.sharing else {}
         if not shared:
             return free
         # All of one group, so that ports alone keep them apart; many may be looked at for each that asks.
         open_ = (it for it in shared if self._ports[it].isdisjoint(request.ports))
-        may = [it for it in open_ if len(it) == family.size and it in pool and it not in request.gives_up]
+        mine = (it for it in open_ if len(it) == family.size and any(it in each for each in self._given[name]))
+        may = [it for it in mine if it not in request.gives_up]
         return min((*may, *((free,) if free is not None else ())), key=pool.place, default=None)
 
     def _lowest_free(self, name: str, pool: AddressPool, family: Family) -> Address | None:
         at = name, family
         if at in self._found and ((found := self._found[at]) is None or found not in self._of):
             return found
-        left = self._left.setdefault(at, _addresses(pool, family))
+        left = self._left.setdefault(at, self._addresses(name, pool, family))
         self._found[at] = next((it for it in left if it not in self._of), None)
         return self._found[at]
 
-
-def _addresses(pool: AddressPool, family: Family) -> Iterator[Address]:
-    """In the order in which they are given."""
-    for each in pool.ranges:
-        if family_of(each.first) == family:
-            for number in range(int.from_bytes(each.first, "big"), int.from_bytes(each.last, "big") + 1):
-                address = Address(number.to_bytes(len(each.first), "big"))
-                if not (pool.avoid_buggy and is_buggy(address)):
-                    yield address
+    def _addresses(self, name: str, pool: AddressPool, family: Family) -> Iterator[Address]:
+        """In the order in which they are given."""
+        for each in self._given[name]:
+            if family_of(each.first) == family:
+                for number in range(int.from_bytes(each.first, "big"), int.from_bytes(each.last, "big") + 1):
+                    address = Address(number.to_bytes(len(each.first), "big"))
+                    if not (pool.avoid_buggy and is_buggy(address)):
+                        yield address

@@ -95,3 +95,9 @@ class Balanced(Value, frozen=True):
     generation: int = 0
     ingress: tuple[tuple[str, str], ...] = ()
     condition: tuple[str, str, str] | None = None
+
+
+class Leftover(Value, frozen=True):
+    """A Service that is for us no more, and still has the condition that we gave it."""
+
+    version: str

@@ -11,7 +11,7 @@ from typing import TypeVar
 from msgspec import field
 
 from podwire.model.addresses import Address, family_of
-from podwire.model.balancers import Balanced, Labels, Request
+from podwire.model.balancers import Balanced, Labels, Leftover, Request
 from podwire.model.objects import NamespaceKey, ServiceKey
 from podwire.sources.address_pools import read_labels
 from podwire.sources.fields import (
@@ -111,18 +111,18 @@ def service_key(namespace: str, name: str) -> ServiceKey:
     return ServiceKey(read_label(namespace or "default", "metadata.namespace"), read_name(name, "metadata.name"))
 
 
-def read_service(thing: BalancedService, unclassed: bool) -> tuple[ServiceKey, Balanced | None]:
-    """None: it is nobody that we serve. `unclassed`: Services without a class are ours, too. Raises Invalid."""
+def read_service(thing: BalancedService, unclassed: bool) -> tuple[ServiceKey, Balanced | Leftover | None]:
+    """None: we have nothing to do with it. `unclassed`: Services without a class are ours, too. Raises Invalid."""
     meta, spec, status = thing.metadata, thing.spec, thing.status or BalancedStatus()
     key = service_key(meta.namespace or "", meta.name)
     ours = spec.load_balancer_class == CLASS or (unclassed and not spec.load_balancer_class)
     texts = cluster_ips_of(spec)
+    own = next((it for it in status.conditions or () if it.type == CONDITION), None)
     if spec.type != "LoadBalancer" or not ours or texts in ([], [HEADLESS]):
-        return key, None
+        return key, Leftover(meta.resource_version or "") if own is not None else None
     families = tuple(dict.fromkeys(family_of(it) for it in read_each("spec.clusterIPs", texts, read_unicast)))
     given = (status.load_balancer.ingress if status.load_balancer is not None else None) or []
     ingress = tuple((it.ip or it.hostname or "", it.ip_mode or "VIP") for it in given)
-    own = next((it for it in status.conditions or () if it.type == CONDITION), None)
     annotations = meta.annotations or {}
     try:
         asked, unclear = _asked(annotations, spec.load_balancer_ip), ""
