@@ -68,6 +68,10 @@ async def events(it: Shop, name: str) -> list[tuple[str, str]]:
     return [(each["reason"], each["message"]) for each in sorted(mine, key=lambda each: each["eventTime"])]
 
 
+async def reasons(it: Shop, name: str) -> list[str]:
+    return [reason for reason, _ in await events(it, name)]
+
+
 async def test_a_pool_says_what_it_has_and_what_others_have_of_it(server: ApiServer, tmp_path: Path) -> None:
     node = {"metadata": {"name": "worker"}}
     async with shop(server, "counted", tmp_path, pool("192.0.2.1-192.0.2.9", "2001:db8::/32")) as it:
@@ -87,9 +91,8 @@ async def test_a_pool_says_what_it_has_and_what_others_have_of_it(server: ApiSer
             await it.becomes("dns", ["192.0.2.4"])
             await until(lambda: counts(it), {**whole, "ipv4": {"total": "7", "assigned": 2, "available": "5"}})
             told = "192.0.2.2 is an address of node/worker; 192.0.2.3 is an address of node/worker"
-            assert await events(it, "pool") == [
-                ("AddressesTaken", f"spec.addresses: it does not give what others have: {told}")
-            ]
+            message = f"spec.addresses: it does not give what others have: {told}"
+            await until(lambda: events(it, "pool"), [("AddressesTaken", message)])
             await it.remove("web")
             await it.remove("dns")
             await until(lambda: counts(it), {**whole, "ipv4": {"total": "7", "assigned": 0, "available": "7"}})
@@ -122,38 +125,38 @@ async def test_what_is_wrong_with_peers_and_advertisements_is_said_and_goes(serv
     async with shop(server, "peering", tmp_path, pool("192.0.2.1-192.0.2.9")) as it:
         await it.admin.ask("POST", "/api/v1/nodes", {"metadata": {"name": "worker"}})
         try:
-            await make(it.admin, BGP_PEERS, "first", **PEER, passwordSecret={"name": "router"})
-            await make(it.admin, BGP_PEERS, "second", **PEER)
+            await make(it.admin, BGP_PEERS, "east", **PEER, passwordSecret={"name": "router"})
+            await make(it.admin, BGP_PEERS, "west", **PEER)
             await make(it.admin, BGP_ADVERTISEMENTS, "all", addressPools=["pool", "none"], localPref=100)
-            await make(it.admin, BGP_ADVERTISEMENTS, "more", peers=["second"], localPref=200)
+            await make(it.admin, BGP_ADVERTISEMENTS, "more", peers=["west"], localPref=200)
             await make(it.admin, L2_ADVERTISEMENTS, "near", addressPools=["none"])
             await it.controller()
-            await says(it, BGP_PEERS, "first", "False", "False", "SecretMissing")
-            await says(it, BGP_PEERS, "second", *SOUND)
+            await says(it, BGP_PEERS, "east", "False", "False", "SecretMissing")
+            await says(it, BGP_PEERS, "west", *SOUND)
             await says(it, BGP_ADVERTISEMENTS, "all", "True", "False", "UnknownPool")
             await says(it, BGP_ADVERTISEMENTS, "more", "True", "False", "LocalPrefConflict")
             await says(it, L2_ADVERTISEMENTS, "near", "True", "False", "UnknownPool")
 
             secret = {"metadata": {"name": "router"}, "stringData": {"password": "s3cret"}}
             await it.admin.ask("POST", SECRETS, secret)
-            await says(it, BGP_PEERS, "first", *SOUND)
-            await says(it, BGP_PEERS, "second", "False", "False", "PeerConflict")
-            await patch(it.admin, f"{BGP_PEERS}/second", peerAddress="198.51.100.2")
-            await patch(it.admin, f"{BGP_ADVERTISEMENTS}/all", addressPools=["pool"], peers=["first"])
+            await says(it, BGP_PEERS, "east", *SOUND)
+            await says(it, BGP_PEERS, "west", "False", "False", "PeerConflict")
+            await patch(it.admin, f"{BGP_PEERS}/west", peerAddress="198.51.100.2")
+            await patch(it.admin, f"{BGP_ADVERTISEMENTS}/all", addressPools=["pool"], peers=["east"])
             await patch(it.admin, f"{L2_ADVERTISEMENTS}/near", addressPools=[])
             for path, name in (
-                (BGP_PEERS, "second"),
+                (BGP_PEERS, "west"),
                 (BGP_ADVERTISEMENTS, "all"),
                 (BGP_ADVERTISEMENTS, "more"),
                 (L2_ADVERTISEMENTS, "near"),
             ):
                 await says(it, path, name, *SOUND)
-            assert [reason for reason, _ in await events(it, "second")] == ["PeerConflict", "Complete"]
+            await until(lambda: reasons(it, "west"), ["PeerConflict", "Complete"])
             assert "s3cret" not in (tmp_path / "controller0.log").read_text(encoding="utf-8")
         finally:
             for path, name in (
-                (BGP_PEERS, "first"),
-                (BGP_PEERS, "second"),
+                (BGP_PEERS, "east"),
+                (BGP_PEERS, "west"),
                 (BGP_ADVERTISEMENTS, "all"),
                 (BGP_ADVERTISEMENTS, "more"),
                 (L2_ADVERTISEMENTS, "near"),
@@ -218,7 +221,7 @@ async def test_a_controller_with_the_rights_of_the_manifest_does_all_of_it(serve
             await it.becomes("web", ["192.0.2.1"])
             await says(it, BGP_PEERS, "router", "False", "False", "SecretMissing")
             await until(lambda: counts(it), {"ipv4": {"total": "9", "assigned": 1, "available": "8"}})
-            assert ("AddressAssigned", "192.0.2.1 of pool pool") in await it.events("web")
+            await until(lambda: it.events("web"), [("AddressAssigned", "192.0.2.1 of pool pool")])
             await it.patch("web", {"spec": {"type": "ClusterIP"}})
             await until(lambda: it.status("web"), ([], ""))
             log = (tmp_path / "controller0.log").read_text(encoding="utf-8")

@@ -299,7 +299,9 @@ def test_what_takes_addresses_stirs_both_where_it_takes_others() -> None:
 
 def test_a_secret_s_content_is_not_kept() -> None:
     it = Stirred()
-    assert it.put("secrets", metadata=about("s"), data={"password": "c2VjcmV0", "odd": "/w=="}) == (0, 1)
+    assert it.put(
+        "secrets", metadata=about("s", namespace="podwire"), data={"password": "c2VjcmV0", "odd": "/w=="}
+    ) == (0, 1)
     assert it.objects.seen().secrets == {"s": {"password"}}
     assert "secret" not in repr(it.objects._watches["secrets"].objects).replace("SecretKey", "")
 

@@ -1,14 +1,15 @@
 """What a node's BGP speaker has to do: its sessions, and who is told which route. Pure.
 
-Invariants: of two peers at one address and port the first by name has a session, the other is told why not. A peer
-whose password can't be found has none: a session without one would be refused, or worse, made.
+Invariants: of two peers at one address the first by name has a session, the other is told why not: speakers know a
+peer by its address, whatever the port. A peer whose password can't be found has none: a session without one would be
+refused, or worse, made.
 """
 
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
 from podwire.announcing.decisions import Decision, any_met, both
-from podwire.model.addresses import FAMILIES, IPV4, Address, Prefix, show_host_port
+from podwire.model.addresses import FAMILIES, IPV4, Address, Prefix, show_address
 from podwire.model.announcements import BGPPeer, BGPPeerKey, Session, Speaker, Told
 from podwire.model.objects import Value
 from podwire.model.snapshot import Snapshot
@@ -22,19 +23,18 @@ class Sessions(Value, frozen=True):
 
 
 def sessions(now: Snapshot) -> Sessions:
-    found: dict[tuple[Address, int], Session] = {}
+    found: dict[Address, Session] = {}
     why_not: list[tuple[BGPPeerKey, str]] = []
     for key, peer in sorted(now.announcing.peers.items()):
-        at = peer.address, peer.port
         password = now.announcing.password(peer.password) if peer.password is not None else ""
         if not any_met(peer.node_selectors, now.node.labels):
             why_not.append((key, f"its spec.nodeSelectors do not select node {now.local.name}"))
-        elif at in found:
-            why_not.append((key, f"bgppeer/{found[at].name} has {show_host_port(*at)} already"))
+        elif (first := found.get(peer.address)) is not None:
+            why_not.append((key, f"bgppeer/{first.name} has {show_address(peer.address)} already"))
         elif password is None:
             why_not.append((key, f"there is no {peer.password} in Podwire's namespace (spec.passwordSecret)"))
         else:
-            found[at] = _session(key, peer, password)
+            found[peer.address] = _session(key, peer, password)
     return Sessions(tuple(sorted(found.values(), key=lambda it: it.name)), tuple(why_not))
 
 

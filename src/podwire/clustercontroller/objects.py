@@ -35,11 +35,11 @@ from podwire.sources.balancer_objects import (
     service_key,
 )
 from podwire.sources.declared import declared_resources
-from podwire.sources.fields import Invalid, read_name
+from podwire.sources.fields import Invalid
 from podwire.sources.kube_api import Api
 from podwire.sources.kube_watch import CHANCE, Chance, State, Watch
 from podwire.sources.kubernetes import Resource, resources
-from podwire.sources.passwords import SecretObject, read_secret
+from podwire.sources.passwords import SecretObject, read_secret, secret_key
 from podwire.sources.troubles import Troubles
 
 log = logging.getLogger(__name__)
@@ -201,11 +201,8 @@ def _resources(unclassed: bool, namespace: str) -> tuple[Resource, ...]:
     def of_namespace(_: str, name: str) -> NamespaceKey:
         return NamespaceKey(name)
 
-    def secret_key(_: str, name: str) -> SecretKey:
-        return SecretKey(read_name(name, "metadata.name"))
-
     def secret(thing: SecretObject, _: list[Invalid]) -> tuple[SecretKey, frozenset[str]]:
-        return secret_key("", thing.metadata.name), frozenset(it.item for it in read_secret(thing, []))
+        return secret_key(namespace, thing.metadata.name), frozenset(it.item for it in read_secret(thing, []))
 
     secrets = f"/api/v1/namespaces/{namespace}/secrets"
     return (
