@@ -81,12 +81,10 @@ class Config(Struct, frozen=True):
     """How packets come to other nodes' pods."""
     vxlan_vni: int = 28791
     vxlan_port: int = 4789
-    l2_port: int = 7948
-    """UDP port of the heartbeats between nodes."""
-    l2_key_file: Path | None = None
-    """What is in it authenticates them; None: only the address that they come from does."""
     verify_seconds: int = 60
     """From one periodic verify to the next; 0: none."""
+    heartbeat_key_file: Path | None = None
+    """What is in it authenticates the nodes' heartbeats; None: the address that they come from does."""
     boot_id: Path = BOOT_ID
     """What differs from boot to boot (random(4)); never in the file."""
 
@@ -168,9 +166,8 @@ _KEYS: _Keys = {
     ),
     "vxlan_vni": (Annotated[int, Meta(ge=1, le=(1 << 24) - 1)], "a whole number from 1 to 16777215"),
     "vxlan_port": (Annotated[int, Meta(ge=1, le=65535)], "a whole number from 1 to 65535: a UDP port"),
-    "l2_port": (Annotated[int, Meta(ge=1, le=65535)], "a whole number from 1 to 65535: a UDP port"),
-    "l2_key_file": (Annotated[str, Meta(pattern=_ABSOLUTE)], "an absolute path of a file"),
     "verify_seconds": (Annotated[int, Meta(ge=0, le=86400)], "a whole number of seconds up to 86400; 0 for never"),
+    "heartbeat_key_file": (Annotated[str, Meta(pattern=_ABSOLUTE)], "an absolute path of a file"),
     "log_level": (Literal["debug", "info", "warning", "error"], 'one of "debug", "info", "warning", "error"'),
 }
 _REQUIRED = ("node_name", "state_dir")
@@ -216,8 +213,8 @@ def parse_config(text: str, file: str, node_name: str = "") -> Config:
     found["state_dir"] = _state_dir(file, found["state_dir"])
     if "manifests" in found:
         found["manifests"] = Path(os.path.normpath(found["manifests"]))
-    if "l2_key_file" in found:
-        found["l2_key_file"] = Path(os.path.normpath(found["l2_key_file"]))
+    if "heartbeat_key_file" in found:
+        found["heartbeat_key_file"] = Path(os.path.normpath(found["heartbeat_key_file"]))
     if "kubernetes" in found:
         found["kubernetes"] = _kubernetes(file, found["kubernetes"])
     if found.get("manifests") and found.get("kubernetes"):

@@ -17,7 +17,7 @@ def test_the_least_file_has_defaults_for_the_rest() -> None:
 def test_every_key_is_read() -> None:
     text = LEAST + (
         'manifests = "/etc/podwire/manifests/"\nservice_cidrs = ["10.96.0.0/16", "fd96::/108"]\n'
-        'mtu = 1450\nlog_level = "debug"\nl2_port = 9999\nl2_key_file = "/etc/podwire//l2.key"\n'
+        'mtu = 1450\nlog_level = "debug"\nheartbeat_key_file = "/etc/podwire//heartbeat.key"\n'
     )
     assert parse_config(text, "f") == Config(
         node_name="one",
@@ -26,8 +26,7 @@ def test_every_key_is_read() -> None:
         service_cidrs=(parse_prefix("10.96.0.0/16"), parse_prefix("fd96::/108")),
         mtu=1450,
         log_level="debug",
-        l2_port=9999,
-        l2_key_file=Path("/etc/podwire/l2.key"),
+        heartbeat_key_file=Path("/etc/podwire/heartbeat.key"),
     )
 
 
@@ -156,8 +155,8 @@ NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, 
             LEAST + "[zzz]\na = 1",
             "zzz: unknown key; the keys are node_name, state_dir, manifests, kubernetes, service_cidrs, mtu, "
             "service_local_backend_weight, metrics_listen, node_port_addresses, healthz_listen, masquerade, "
-            "service_traffic, non_masquerade_cidrs, transport, vxlan_vni, vxlan_port, l2_port, l2_key_file, "
-            "verify_seconds, log_level",
+            "service_traffic, non_masquerade_cidrs, transport, vxlan_vni, vxlan_port, verify_seconds, "
+            "heartbeat_key_file, log_level",
             id="a table like none of the keys",
         ),
         pytest.param(

@@ -4,12 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from podwire.config import Config
-from podwire.l2.driver import PORT, read_key
-
-
-def test_the_configuration_has_the_same_port() -> None:
-    assert Config("one", Path("/s")).l2_port == PORT
+from podwire.l2.driver import read_key
 
 
 def test_a_key_is_without_its_line_break(tmp_path: Path) -> None:
