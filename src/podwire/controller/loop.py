@@ -3,7 +3,8 @@
 Invariants: one transaction at a time; a follow-up overtakes what waits. An ADD is answered once its row is confirmed;
 where that fails it is undone whole. A failure that was not reverted leads to one healing resync of the drivers that
 failed, with growing delay. Nothing that goes wrong in an event ends the loop, nor what is done beside it: telling,
-counting, healing. Every event is answered.
+counting, healing. Every event is answered. What was done is told before it is answered; only an ADD is answered first,
+since a pod waits for it, and whoever reads the history finds it there all the same.
 """
 
 import asyncio
@@ -75,7 +76,8 @@ def _one_more(
 class Controller:
     def __init__(self, snapshot: Snapshot, transaction: Transaction, clock: Callable[[], float] = time.time) -> None:
         self.snapshot = snapshot
-        self.history, self.tally = History(), Tally()
+        self.tally, self._history = Tally(), History()
+        self._untold: deque[Result] = deque()
         self.unsynced = frozenset(driver.name for driver in transaction.drivers)
         """The drivers that no resync since the start has brought to work."""
         self.broken: frozenset[str] = frozenset()
@@ -99,6 +101,11 @@ class Controller:
     def submit(self, event: Event) -> Answer:
         """The answer is always a Result; an error is in it, not raised."""
         return self._queue(self._requests, event, asyncio.get_running_loop().create_future())
+
+    @property
+    def history(self) -> History:
+        self._tell_all()
+        return self._history
 
     async def verify(self) -> dict[str, Difference]:
         """What differs from what should be, by driver; touches nothing. Raises OSError where it can't be read.
@@ -172,16 +179,16 @@ class Controller:
         made."""
         event, answer = (self._follow_ups or self._requests).popleft()
         result = await self._handle(event)
-        for beside in (
-            self._tell,
-            self._count,
-            self.follow,
-            self._heal_later,
-            self._room_made,
-            self._mending.ended,
-        ):
+        self._untold.append(result)
+        of_add = isinstance(event, AddPod | PodWired)
+        if not of_add:
+            self._tell_all()
+        for beside in (self._count, self.follow, self._heal_later, self._room_made, self._mending.ended):
             _guarded(beside, result)
         self._answer(result, answer)
+        if of_add and not self._follow_ups:
+            await asyncio.sleep(0)  # who waits for the ADD goes on first
+            self._tell_all()
         if not isinstance(event, Shutdown):
             return False
         self._mending.close()
@@ -205,10 +212,14 @@ class Controller:
             result = Result(event, error=f"internal error: {error!r}")
         return result
 
+    def _tell_all(self) -> None:
+        while self._untold:
+            _guarded(self._tell, self._untold.popleft())
+
     def _tell(self, result: Result) -> None:
         if result.false_alarm:
             return
-        record = self.history.add(result, self._clock())
+        record = self._history.add(result, self._clock())
         readers, self._readers = self._readers, []
         if not (isinstance(result.event, KubeStateChange) and result.event.of_services_alone):
             readers, self._readers_of_pods = readers + self._readers_of_pods, []

@@ -50,7 +50,7 @@ def fold(now: Snapshot, event: e.Event) -> tuple[Snapshot, Touched | None]:
             return after, Touched(attachments=frozenset().union(*mates, *rest), nodes=_moved(now, after, (key,)))
         case e.PodWired(key):
             confirmed = replace(now.attachments[key], confirmed=True)
-            return _hold(now, key, confirmed), Touched(attachments=frozenset((key,)))
+            return _hold(now, key, confirmed), Touched(rows=frozenset((key,)))
         case e.DeletePod(key):
             return _released(now, frozenset((key,)))
         case e.SandboxGone(keys) | e.SandboxReplaced(keys):

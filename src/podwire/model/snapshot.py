@@ -113,12 +113,13 @@ class Local(Value, frozen=True):
 
 class Touched(Value, frozen=True):
     """The objects whose consequences an event may change. `ranges`: the service ranges may be
-    others."""
+    others. `rows`: attachments of which what is written down may change, and nothing else."""
 
     services: frozenset[ServiceKey] = frozenset()
     attachments: frozenset[AttachmentKey] = frozenset()
     nodes: frozenset[NodeKey] = frozenset()
     ranges: bool = False
+    rows: frozenset[AttachmentKey] = frozenset()
 
 
 EVERYTHING = None

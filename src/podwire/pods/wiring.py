@@ -39,10 +39,10 @@ NO_SOURCES: Sources = MappingProxyType({})
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
-    if touched is not None and not touched.attachments:
+    if touched is not None and not (touched.attachments or touched.rows):
         return {}
     keys = sorted(now.attachments if touched is None else touched.attachments)
-    rows: dict[Any, Any] = {}
+    rows: dict[Any, Any] = {key: now.attachments[key] for key in (touched.rows if touched is not None else ())}
     linux: dict[Any, Any] = {}
     local: dict[Any, Any] = {}
     sources = {family: now.source(family) for family in FAMILIES}

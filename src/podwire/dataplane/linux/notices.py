@@ -52,10 +52,14 @@ def disturbed(notices: Iterable[Notice], held: Held, spaces: Mapping[int, str]) 
         links_held = (v for k, v in held.items() if isinstance(k, LinkKey) and isinstance(v, Link))
         return {(it.space, it.inner): it for it in links_held}
 
+    @cache
+    def led_on() -> bool:
+        return any(isinstance(k, RouteKey) and not k.space and _by_others(v) for k, v in held.items())
+
     for notice in latest(notices):
         space = "" if notice.nsid is None else spaces.get(notice.nsid)
         if space is not None:
-            last.update(_judge(space, notice, held, ends))
+            last.update(_judge(space, notice, held, ends, led_on))
     return frozenset(key.key if isinstance(key, shaping.Part) else key for key, wrong in last.items() if wrong)
 
 
@@ -87,7 +91,8 @@ def numbers(notices: Iterable[Notice], held: Held) -> dict[int, str]:
     return found
 
 
-def _judge(space: str, notice: Notice, held: Held, ends: Ends) -> Judged:
+def _judge(space: str, notice: Notice, held: Held, ends: Ends, led_on: Callable[[], bool]) -> Judged:
+    """`led_on`: whether routes go by way of others' interfaces."""
     kind, body, _ = notice
     if kind in (rt.NEWLINK, rt.DELLINK) and body[0] == 0:  # not what a bridge says of its ports
         index = int(unpack_from("=i", body, 4)[0])
@@ -97,7 +102,7 @@ def _judge(space: str, notice: Notice, held: Held, ends: Ends) -> Judged:
             yield device, device in held and (kind == rt.DELLINK or not links.is_up(seen))
             return
         now = None if kind == rt.DELLINK else seen
-        yield from _pods_end(space, index, now, held, ends) if space else _nodes_end(index, now, held)
+        yield from _pods_end(space, index, now, held, ends) if space else _nodes_end(index, now, held, led_on)
     elif kind in _TRAFFIC:
         if not space:
             yield from shaping.judged(notice, held)
@@ -127,13 +132,13 @@ def _forward(gone: bool, body: bytes, held: Held) -> Judged:
         yield key, held.get(key) is not UNKNOWN and (held.get(key) is not None if gone else held.get(key) != value)
 
 
-def _nodes_end(index: int, seen: rt.Seen | None, held: Held) -> Judged:
+def _nodes_end(index: int, seen: rt.Seen | None, held: Held, led_on: Callable[[], bool]) -> Judged:
     key = UpKey("", index)
     if index == LOOPBACK:
         yield key, seen is None or not links.is_up(seen)
     elif held.get(key, UNKNOWN) is UNKNOWN:
         # Somebody else's: routes by way of it come and go with it, and nothing is told of them.
-        yield key, any(isinstance(k, RouteKey) and not k.space and _by_others(v) for k, v in held.items())
+        yield key, led_on()
     elif seen is None:
         yield key, True
     elif (tunnel := vxlan.key_by(index)) is not None:
