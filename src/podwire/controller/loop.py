@@ -3,8 +3,8 @@
 Invariants: one transaction at a time; a follow-up overtakes what waits. An ADD is answered once its row is confirmed;
 where that fails it is undone whole. A failure that was not reverted leads to one healing resync of the drivers that
 failed, with growing delay. Nothing that goes wrong in an event ends the loop, nor what is done beside it: telling,
-counting, healing. Every event is answered. What was done is told before it is answered; only an ADD is answered first,
-since a pod waits for it, and whoever reads the history finds it there all the same.
+counting, healing. Every event is answered. That comes before the answer; only an ADD that was granted is answered
+first, since a pod waits for it, and whoever reads history or counts finds it there all the same.
 """
 
 import asyncio
@@ -76,8 +76,9 @@ def _one_more(
 class Controller:
     def __init__(self, snapshot: Snapshot, transaction: Transaction, clock: Callable[[], float] = time.time) -> None:
         self.snapshot = snapshot
-        self.tally, self._history = Tally(), History()
-        self._untold: deque[Result] = deque()
+        self._tally, self._history = Tally(), History()
+        self._left: deque[Result] = deque()
+        """Of which what is done beside an event has yet to be done."""
         self.unsynced = frozenset(driver.name for driver in transaction.drivers)
         """The drivers that no resync since the start has brought to work."""
         self.broken: frozenset[str] = frozenset()
@@ -104,8 +105,13 @@ class Controller:
 
     @property
     def history(self) -> History:
-        self._tell_all()
+        self._do_beside()
         return self._history
+
+    @property
+    def tally(self) -> Tally:
+        self._do_beside()
+        return self._tally
 
     async def verify(self) -> dict[str, Difference]:
         """What differs from what should be, by driver; touches nothing. Raises OSError where it can't be read.
@@ -179,16 +185,14 @@ class Controller:
         made."""
         event, answer = (self._follow_ups or self._requests).popleft()
         result = await self._handle(event)
-        self._untold.append(result)
-        of_add = isinstance(event, AddPod | PodWired)
-        if not of_add:
-            self._tell_all()
-        for beside in (self._count, self.follow, self._heal_later, self._room_made, self._mending.ended):
-            _guarded(beside, result)
+        self._left.append(result)
+        granted = isinstance(event, AddPod | PodWired) and result.error is None
+        if not granted:
+            self._do_beside()
         self._answer(result, answer)
-        if of_add and not self._follow_ups:
+        if granted and not self._follow_ups:
             await asyncio.sleep(0)  # who waits for the ADD goes on first
-            self._tell_all()
+            self._do_beside()
         if not isinstance(event, Shutdown):
             return False
         self._mending.close()
@@ -212,9 +216,18 @@ class Controller:
             result = Result(event, error=f"internal error: {error!r}")
         return result
 
-    def _tell_all(self) -> None:
-        while self._untold:
-            _guarded(self._tell, self._untold.popleft())
+    def _do_beside(self) -> None:
+        while self._left:
+            result = self._left.popleft()
+            for beside in (
+                self._tell,
+                self._count,
+                self.follow,
+                self._heal_later,
+                self._room_made,
+                self._mending.ended,
+            ):
+                _guarded(beside, result)
 
     def _tell(self, result: Result) -> None:
         if result.false_alarm:
@@ -230,7 +243,7 @@ class Controller:
         log.log(level, "#%d %s %s", record.number, record.event, record.error or "")
 
     def _count(self, result: Result) -> None:
-        self.tally.add(result)
+        self._tally.add(result)
 
     def _answer(self, result: Result, answer: Answer) -> None:
         try:

@@ -302,15 +302,17 @@ def _released(now: Snapshot, keys: frozenset[AttachmentKey]) -> tuple[Snapshot, 
     touched = replace(touched, attachments=touched.attachments | heirs)
     for key in sorted(keys):
         now = _release(now, key)
-    return now, replace(touched, nodes=_moved(before, now, keys))
+    return now, replace(touched, nodes=_moved(now, before, keys))
 
 
-def _moved(before: Snapshot, now: Snapshot, keys: Iterable[AttachmentKey]) -> frozenset[NodeKey]:
-    """This node, where what these have got or lost is the node's own else, or leads to another node."""
-    held = (it for key in keys for one in (before, now) if (it := one.attachments.get(key)) is not None)
-    singles = (PodBlockKey(host_prefix(address)) for it in held for address in it.addresses)
-    if own_addresses(now) != own_addresses(before) or (now.blocks and any(it in now.blocks for it in singles)):
-        return frozenset((now.local.key,))
+def _moved(less: Snapshot, more: Snapshot, keys: Iterable[AttachmentKey]) -> frozenset[NodeKey]:
+    """This node, where what these have in one of two snapshots, but not in the other, is the node's own else, or leads
+    to another node. Of a block the node's own is the first that is free: it is another one only where a pod has it."""
+    held = (it for key in keys for one in (less, more) if (it := one.attachments.get(key)) is not None)
+    addresses = {address for it in held for address in it.addresses}
+    singles = (PodBlockKey(host_prefix(address)) for address in addresses)
+    if not addresses.isdisjoint(own_addresses(less)) or (less.blocks and any(it in less.blocks for it in singles)):
+        return frozenset((less.local.key,))
     return frozenset()
 
 

@@ -21,6 +21,9 @@ Reserved = Sequence[AddressRange]
 def own_address(block: Prefix, taken: Container[Address], reserved: Reserved = ()) -> Address | None:
     """The node's own address of a block: what its pods see of clients that are hidden. The second, or of a block of
     one, that one; where somebody lives there already, the next that is free. None where none is."""
+    second = block.nth(min(1, block.count - 1))
+    if not reserved and second not in taken:  # as nearly always
+        return second
     free = _free(block, range(min(1, block.count - 1), _end(block)), taken, _numbers(block, reserved))
     return next((block.nth(number) for number in free), None)
 

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from podwire.cni import shim
+from podwire.sources.unix_connections import Door
 
 Call = Callable[[bytes], Awaitable[bytes]]
 """From a request's message to the answer's."""
@@ -62,7 +63,7 @@ class CallServer:
         """Oldest first."""
         self._calls: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
-        self._server: asyncio.Server | None = None
+        self._door: Door | None = None
         self._path = Path()
 
     async def listen(self, path: Path) -> None:
@@ -71,14 +72,13 @@ class CallServer:
         before = os.umask(0o177)
         try:
             there.bind(str(path))
+            there.listen(BACKLOG)
         except OSError as error:
             there.close()
             raise OSError(f"{path}: {error.strerror or error}") from None
         finally:
             os.umask(before)
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(self._connection, sock=there, backlog=BACKLOG)
-        self._path = path
+        self._door, self._path = Door(there, self._connection), path
 
     async def ended(self) -> None:
         """Returns once it has been stopped."""
@@ -86,8 +86,9 @@ class CallServer:
 
     async def stop(self, grace: float | None) -> None:
         """No new call; `grace`: seconds for those under way (None: none), which are then given up."""
-        if self._server is not None:
-            self._server.close()
+        if self._door is not None:
+            self._door.close()
+            self._door = None
             self._path.unlink(missing_ok=True)
         if self._calls and grace is not None:
             await asyncio.wait(self._calls, timeout=grace)
