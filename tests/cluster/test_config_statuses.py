@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from podwire.sources.balancer_objects import CONDITION
 from tests.cluster.api_server import (
@@ -16,6 +18,7 @@ from tests.cluster.api_server import (
     MANIFEST,
     Admin,
     ApiServer,
+    _free_ports,
     needed,
     serving,
 )
@@ -228,3 +231,53 @@ async def test_a_controller_with_the_rights_of_the_manifest_does_all_of_it(serve
             assert "forbidden" not in log.lower()
         finally:
             await gone(it.admin, f"{BGP_PEERS}/router")
+
+
+async def test_a_controller_tells_whether_it_lives_and_what_it_sees(server: ApiServer, tmp_path: Path) -> None:
+    """One that waits for the Lease, too."""
+    first, second = _free_ports(2)
+
+    async def metrics(port: int) -> dict[str, float]:
+        text = (await asked(port, "/metrics"))[1]
+        return {
+            sample.name + "".join(f" {value}" for _, value in sorted(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name.startswith("podwire_")
+        }
+
+    async def asked(port: int, path: str) -> tuple[int, str]:
+        try:
+            async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as got:
+                return got.status, await got.text()
+        except aiohttp.ClientConnectionError:
+            return 0, ""
+
+    pools = pool("192.0.2.1-192.0.2.2"), pool("192.0.2.2-192.0.2.9", name="second")
+    async with shop(server, "measured", tmp_path, *pools) as it:
+        await it.controller("--metrics-listen", f"127.0.0.1:{first}")
+        for name in ("a", "b", "c"):
+            await it.make(name)
+        await it.becomes("c", [], "NoAddress")
+        await says(it, ADDRESS_POOLS, "second", "False", "False", "Overlap")
+        assert await asked(first, "/healthz") == (200, "ok\n")
+        told = await metrics(first)
+        expected = {
+            "podwire_controller_lease_held": 1,
+            "podwire_address_pool_addresses IPv4 pool total": 2,
+            "podwire_address_pool_addresses IPv4 pool used": 2,
+            "podwire_address_pool_addresses IPv4 pool free": 0,
+            "podwire_load_balancer_services Assigned": 2,
+            "podwire_load_balancer_services NoAddress": 1,
+            "podwire_configuration_problems addresspool Overlap": 1,
+            "podwire_controller_writes_total": 3,
+        }
+        assert {name: told.get(name) for name in expected} == expected
+        await it.controller("--metrics-listen", f"127.0.0.1:{second}")
+        await until(lambda: asked(second, "/healthz"), (200, "ok\n"))
+        assert (await metrics(second))["podwire_controller_lease_held"] == 0
+        assert (await asked(second, "/else"))[0] == 404
+        taken = await it.controller("--metrics-listen", f"127.0.0.1:{second}")
+        assert await taken.wait() == 1
+        log = (tmp_path / "controller2.log").read_text(encoding="utf-8")
+        assert f"--metrics-listen 127.0.0.1:{second}: Address already in use" in log

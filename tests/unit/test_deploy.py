@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from podwire.config import NODE_NAME, parse_config
+from podwire.model.addresses import parse_host_port
 from podwire.preflight import LOCKS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,4 +90,7 @@ def test_the_controller_may_write_statuses_events_and_its_lease() -> None:
     }
     assert all("secrets" not in rule["resources"] for rule in of_kind("ClusterRole", "podwire-controller")["rules"])
     (container,) = of_kind("Deployment", "podwire-controller")["spec"]["template"]["spec"]["containers"]
+    assert {container[name]["httpGet"]["port"] for name in ("readinessProbe", "livenessProbe")} == {"metrics"}
+    listens = parse_host_port(container["command"][container["command"].index("--metrics-listen") + 1])
+    assert container["ports"] == [{"name": "metrics", "containerPort": listens[1]}]
     assert container["image"] == of_kind("DaemonSet")["spec"]["template"]["spec"]["containers"][0]["image"]

@@ -80,7 +80,12 @@ def agent(*, config: Path) -> None:
 
 @app.command
 def controller(
-    *, kubeconfig: Path | None = None, namespace: str = "podwire", classed_only: bool = False, identity: str = ""
+    *,
+    kubeconfig: Path | None = None,
+    namespace: str = "podwire",
+    classed_only: bool = False,
+    identity: str = "",
+    metrics_listen: str = "",
 ) -> None:
     """Run the cluster's controller, which gives Services of type LoadBalancer their addresses, until told to stop.
 
@@ -94,15 +99,22 @@ def controller(
         Only Services with loadBalancerClass podwire.io/podwire are served, not those without a class.
     identity
         By which others know it in the Lease; without, the host's name and the process's number.
+    metrics_listen
+        IP:PORT where /healthz and /metrics are answered, 0.0.0.0 for all addresses of both families; without, nowhere.
     """
     from podwire.clustercontroller.process import Settings
     from podwire.clustercontroller.process import run as work
     from podwire.config import Kubernetes
+    from podwire.model.addresses import parse_host_port
     from podwire.preflight import CannotStart
     from podwire.sources.lease import Lost
 
     try:
-        work(Settings(Kubernetes(kubeconfig), not classed_only, namespace, identity))
+        listen = parse_host_port(metrics_listen) if metrics_listen else None
+    except ValueError as error:
+        raise Failed(f"--metrics-listen: {error}", WRONG_USAGE) from None
+    try:
+        work(Settings(Kubernetes(kubeconfig), not classed_only, namespace, identity, listen))
     except (CannotStart, Lost) as error:
         raise Failed(str(error), REFUSED) from None
 

@@ -15,6 +15,8 @@ from typing import NamedTuple
 from podwire import logs
 from podwire.clustercontroller.allocator import Allocator
 from podwire.clustercontroller.backoff import Refused
+from podwire.clustercontroller.metrics import Seen
+from podwire.clustercontroller.monitor import serve
 from podwire.clustercontroller.objects import Objects
 from podwire.clustercontroller.reporter import Reporter
 from podwire.clustercontroller.writer import NAME, Writer
@@ -22,13 +24,15 @@ from podwire.config import Kubernetes
 from podwire.loadbalancer.checks import ConfigKey
 from podwire.loadbalancer.reports import Report
 from podwire.loadbalancer.statuses import News, Status
+from podwire.model.addresses import Address
 from podwire.model.balancers import Balanced, Leftover
 from podwire.model.declared import Declared
 from podwire.model.objects import ServiceKey
-from podwire.preflight import api_of
+from podwire.preflight import CannotStart, api_of
 from podwire.sources.kube_api import Api
 from podwire.sources.kube_watch import CHANCE, Chance
 from podwire.sources.lease import Lease, Lost
+from podwire.version import version
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +44,13 @@ class Settings(NamedTuple):
     unclassed: bool = True
     namespace: str = "podwire"
     identity: str = ""
+    listen: tuple[Address, int] | None = None
+    """Where health and metrics are told, over TCP."""
 
 
 class Controller:
     def __init__(self, api: Api, settings: Settings, chance: Chance = CHANCE) -> None:
+        self._api, self._at_work = api, False
         identity = settings.identity or f"{socket.gethostname()}_{os.getpid()}"
         self._settings = settings._replace(identity=identity)
         namespace, unclassed = settings.namespace, settings.unclassed
@@ -86,6 +93,7 @@ class Controller:
         log.info("waiting for the lease %s in namespace %s", NAME, self._settings.namespace)
         await self.lease.acquire()
         log.info("at work as %s", self._settings.identity)
+        self._at_work = True
         holding = asyncio.create_task(self.lease.hold())
         works = (self.objects.run(), self._allocate(), self.reporter.run())
         tasks = [holding, *map(asyncio.create_task, works)]
@@ -101,6 +109,15 @@ class Controller:
             if not task.cancelled():
                 task.result()
 
+    def fault(self) -> str:
+        """Why it is not healthy; "": it is."""
+        return "the lease was not renewed in time" if self._at_work and not self.lease.held else ""
+
+    def told(self) -> Seen:
+        grants, problems = self.allocator.grants, self.reporter.problems
+        held = self._at_work and self.lease.held
+        return Seen(version(), held, self.reporter.usage, grants, problems, self.allocator.written, self._api.errors)
+
     async def _allocate(self) -> None:
         """Never returns."""
         await self.objects.watched()
@@ -114,7 +131,15 @@ def run(settings: Settings) -> None:
 
 
 async def _run(api: Api, settings: Settings) -> None:
-    work = asyncio.create_task(Controller(api, settings).run())
+    controller = Controller(api, settings)
+    monitor = None
+    if settings.listen is not None:
+        try:
+            monitor = await serve(settings.listen, controller.fault, controller.told)
+        except OSError as error:
+            await api.close()
+            raise CannotStart(error.strerror) from None
+    work = asyncio.create_task(controller.run())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, work.cancel)
     try:
@@ -122,4 +147,6 @@ async def _run(api: Api, settings: Settings) -> None:
         if not work.cancelled():
             work.result()
     finally:
+        if monitor is not None:
+            await monitor.cleanup()
         await api.close()

@@ -46,8 +46,13 @@ def due(held: Balanced, grant: Grant) -> Status | None:
 
 
 def _condition(grant: Grant) -> tuple[str, str, str]:
-    status, reason, message = _told(grant)
-    return status, reason, message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 3]}..."
+    status, word, message = _told(grant)
+    return status, word, message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 3]}..."
+
+
+def reason(grant: Grant) -> str:
+    """The condition's."""
+    return _told(grant)[1]
 
 
 def _told(grant: Grant) -> tuple[str, str, str]:
@@ -65,11 +70,11 @@ def _told(grant: Grant) -> tuple[str, str, str]:
 
 def news(held: Balanced, grant: Grant) -> list[News]:
     """What is told once, with the status that is written."""
-    before, (status, reason, message) = held.condition, _condition(grant)
+    before, (status, word, message) = held.condition, _condition(grant)
     found = [News(WARNING, "AddressLost", f"{show_address(address)}: {why}") for address, why in grant.lost]
     new = [it for it in grant.addresses if it not in held.request.holds]
     if new:
         found.append(News(NORMAL, "AddressAssigned", f"{' and '.join(map(show_address, new))} of pool {grant.pool}"))
-    if reason != "Assigned" and before != (status, reason, message):
-        found.append(News(WARNING, f"Address{reason}" if reason != "NoAddress" else reason, message))
+    if word != "Assigned" and before != (status, word, message):
+        found.append(News(WARNING, f"Address{word}" if word != "NoAddress" else word, message))
     return found

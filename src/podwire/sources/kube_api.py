@@ -36,6 +36,7 @@ KEEPALIVE = (
 """A peer that is silent for 30 s is gone (tcp(7))."""
 STRATEGIC_MERGE, MERGE = "application/strategic-merge-patch+json", "application/merge-patch+json"
 """Of a PATCH; custom resources know only the second (RFC 7386)."""
+_EXPECTED = (404, 409, 410)
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
 
@@ -98,6 +99,8 @@ class Api:
         self._credentials = credentials
         self._at = 0
         self._session: aiohttp.ClientSession | None = None
+        self.errors = 0
+        """Requests that were refused, but for what is not there or has changed meanwhile, or that nobody answered."""
 
     @property
     def server(self) -> str:
@@ -162,9 +165,11 @@ class Api:
             if response.status >= 300:
                 if response.status >= 500:
                     self._leave(server)
+                self.errors += response.status not in _EXPECTED
                 raise await _refusal(response, where)
             yield response
         except _BROKEN as error:
+            self.errors += 1
             raise ApiError(f"{server}: {_words(error)}") from None
         finally:
             _drop(response)
@@ -178,10 +183,12 @@ class Api:
             try:
                 return server, await self._ask(method, server, path, silence, more)
             except CredentialsError as error:
+                self.errors += 1
                 raise ApiError(str(error)) from None
             except _BROKEN as error:
                 failures.append(f"{server}: {_words(error)}")
                 self._leave(server)
+        self.errors += 1
         raise ApiError("; ".join(failures))
 
     async def _ask(
