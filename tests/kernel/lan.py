@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tests.kernel.rig import MakeSpace, Space, in_space, respond, sh
@@ -101,8 +102,8 @@ class Node:
             self.end()
 
     def children(self) -> list[int]:
-        found = sh("ps", "-o", "pid=", "--ppid", str(self.program.pid)) if self._program else ""
-        return [int(pid) for pid in found.split()]
+        listed = Path(f"/proc/{self.program.pid}/task/{self.program.pid}/children").read_text()
+        return [int(pid) for pid in listed.split()]
 
     def end(self) -> None:
         """Where there is one: it ends when nobody tells it anything."""
