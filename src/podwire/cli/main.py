@@ -52,6 +52,9 @@ app.command(
 )
 app.command("podwire.cli.uninstall:uninstall", name="uninstall", help="Take off this node what Podwire has put there.")
 app.command(
+    "podwire.cli.importing:app", name="import", help="Print another load balancer's configuration as Podwire's objects."
+)
+app.command(
     "podwire.lab.commands:app", name="lab", help="A cluster of network namespaces on this machine, from manifests."
 )
 
