@@ -22,7 +22,8 @@ test: root setup ## all tests, those on the real kernel included
 	$(PYTHON) -m pytest $(BESIDE) tests/unit
 	$(PYTHON) -m pytest tests/kernel
 
-demo: root setup ## two nodes of network namespaces on this machine, a shop on them, and what they answer
+demo: root ## two nodes of network namespaces on this machine, a shop on them, and what they answer
+	@scripts/setup demo
 	.venv/bin/podwire lab demo examples/online-shop --nodes 2
 
 bench: root setup ## figures beside kube-proxy, into build/bench.json; about 20 minutes

@@ -1,0 +1,79 @@
+"""From what a daemon holds to what it should hold: the least commands, in an order in which nothing is lost. Pure.
+
+Invariants: what is named is made before what names it, and removed after it: first all that is new or another value,
+then all that goes. So a route gets other attributes, another class or a new place without being gone for an instant,
+a session keeps what it has until it has the other, and a change of routes says nothing about sessions. A new session
+begins once all of it is said.
+"""
+
+from typing import NamedTuple
+
+from podwire.bgp.lines import neighbor_of, ranked, subject, undo
+from podwire.bgp.ours import FAMILIES, ROUTER
+from podwire.bgp.tree import EMPTY, Block, exit_of, headers
+
+
+class Change(NamedTuple):
+    """Commands, beginning where `configure terminal` leads to. `make` comes first."""
+
+    make: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+
+
+def change(held: Block, wanted: Block, shared: bool = False) -> Change:
+    """`held`: of ours. `shared`: others have lines in our router, so that it stays though we have none in it."""
+    make = list(ranked(wanted.lines - held.lines))
+    remove = _undone(held.lines - wanted.lines, wanted.lines - held.lines)
+    first: list[str] = []
+    for header in headers(held.blocks.keys() | wanted.blocks.keys()):
+        inner = Change()
+        if header in wanted.blocks:
+            inner = _of_block(header, held.blocks.get(header), wanted.blocks[header])
+        elif header.startswith(ROUTER) and any(it.startswith(ROUTER) for it in wanted.blocks):
+            first.append(undo(header))  # there can be one only
+        elif header in FAMILIES or (header.startswith(ROUTER) and shared):
+            inner = _of_block(header, held.blocks[header], EMPTY)
+        else:
+            inner = Change((), (undo(header),))
+        make += inner.make
+        remove = [*inner.remove, *remove]
+    return Change((*first, *make), tuple(remove))
+
+
+def _undone(over: frozenset[str], new: frozenset[str]) -> list[str]:
+    """Where a new line takes the place of an old one, nothing needs to be said of that."""
+    kept = {subject(line) for line in new} if over else set()
+    return [undo(line) for line in reversed(ranked(over)) if subject(line) not in kept]
+
+
+def _of_block(header: str, held: Block | None, wanted: Block) -> Change:
+    inner = (_router if header.startswith(ROUTER) else change)(held or EMPTY, wanted)
+    return Change(_within(header, inner.make, held is None), _within(header, inner.remove))
+
+
+def _within(header: str, commands: tuple[str, ...], at_all: bool = False) -> tuple[str, ...]:
+    """`at_all`: that the block is there says something, too."""
+    return (header, *commands, exit_of(header)) if commands or at_all else ()
+
+
+def _router(held: Block, wanted: Block) -> Change:
+    before, after = _neighbors(held), _neighbors(wanted)
+    gone, new = before - after, sorted(after - before)
+    plain = change(_without(held, gone), wanted)
+    until_said = [f"neighbor {who} shutdown" for who in new]
+    at = 1 + max((number for number, line in enumerate(plain.make) if " remote-as " in line), default=-1)
+    make = (*plain.make[:at], *until_said, *plain.make[at:], *(f"no {line}" for line in until_said))
+    return Change(make, (*plain.remove, *(f"no neighbor {who}" for who in sorted(gone))))
+
+
+def _neighbors(router: Block) -> set[str]:
+    found = (neighbor_of(line) for line in router.lines)
+    return {who for who in found if who is not None}
+
+
+def _without(router: Block, gone: set[str]) -> Block:
+    """What goes with its neighbour needs no word of its own."""
+    if not gone:
+        return router
+    lines = frozenset(line for line in router.lines if neighbor_of(line) not in gone)
+    return Block(lines, {header: _without(block, gone) for header, block in router.blocks.items()})
