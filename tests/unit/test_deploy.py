@@ -63,7 +63,8 @@ def test_rights_are_to_read_for_blocks_and_for_one_condition() -> None:
         for rule in of_kind("ClusterRole")["rules"]
         if set(rule["verbs"]) - {"get", "list", "watch"}
     }
-    assert writing == {"podblocks": {"create", "patch", "delete"}, "nodes/status": {"patch"}}
+    own = {"create", "patch", "delete"}
+    assert writing == {"podblocks": own, "bgpsessions": own, "nodes/status": {"patch"}}
     assert all("secrets" not in rule["resources"] for rule in of_kind("ClusterRole")["rules"])
     assert of_kind("Role")["metadata"]["namespace"] == "podwire"
     assert of_kind("Role")["rules"] == [

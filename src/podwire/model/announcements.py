@@ -218,6 +218,17 @@ Answers = Mapping[Address, tuple[str, ...]]
 """By address that this node answers for by ARP or NDP: on which interfaces, (): on all that can."""
 
 
+class SessionReport(Value, frozen=True):
+    """What became of a session, for the cluster to see. `state` is RFC 4271's, or `Unknown`. `since`: seconds of the
+    epoch. `error`: why it is not up, "" where it is. `received` and `sent`: prefixes of each family."""
+
+    state: str
+    since: float | None = None
+    error: str = ""
+    received: tuple[tuple[str, int], ...] = ()
+    sent: tuple[tuple[str, int], ...] = ()
+
+
 class Liveness(StrEnum):
     """What a node's own heartbeats say of it as one that answers by ARP and NDP (`l2/`)."""
 

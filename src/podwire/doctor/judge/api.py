@@ -23,6 +23,7 @@ RIGHTS = (
     *(Right(verb, "networking.k8s.io", "servicecidrs", vital=False) for verb in _READ),
     *(Right(verb, "podwire.io", kind, vital=False) for kind in _OWN for verb in _READ),
     *(Right(verb, "podwire.io", "podblocks", vital=False) for verb in (*_READ, "create", "patch", "delete")),
+    *(Right(verb, "podwire.io", "bgpsessions", vital=False) for verb in ("list", "create", "patch", "delete")),
     Right("patch", "", "nodes", "status", vital=False),
 )
 """As deploy/podwire.yaml grants them."""
