@@ -21,6 +21,7 @@ from typing import Any
 
 from podwire import logs, memory, preflight, restoring, shortages, views
 from podwire.admin import server as admin
+from podwire.announcers import Announcers
 from podwire.cni import mark
 from podwire.config import Config
 from podwire.controller.events import Restored, Resync, ResyncReason, Shutdown
@@ -45,7 +46,7 @@ from podwire.nodes import ends, outside, own, routes
 from podwire.pods import wiring
 from podwire.preflight import CannotStart, api_of
 from podwire.services import frontends
-from podwire.sources import cni_ipam, cni_server, kernel_watch, kube_status, node_addresses
+from podwire.sources import cni_ipam, cni_server, kernel_watch, kube_sessions, kube_status, node_addresses
 from podwire.sources.cni_calls import CallServer
 from podwire.sources.ipam_leases import Leases
 from podwire.sources.kube_claims import Claimer
@@ -127,6 +128,7 @@ class Agent:
             last_mtu=last_mtu,
             mtus=self.addresses.now.mtus,
             claims_blocks=self.api is not None,
+            heeds_exclusion=not config.announce_excluded_nodes,
         )
         self.controller = Controller(Snapshot(local), Transaction(CAPABILITIES, self.drivers))
         self.controller.readers = partial(readers, config.service_traffic)
@@ -138,6 +140,7 @@ class Agent:
             self.controller, self.counting, self.interfaces, Kept(config.counts), config.service_traffic
         )
         self.flows = Reconciler((self.conntrack, self.clients), self.nftables.departed, self.controller)
+        self.announcers = Announcers(config, self.controller)
         self.manifests = Manifests(config.manifests) if config.manifests is not None else None
         self.kubernetes, self.claimer = None, None
         if self.api is not None:
@@ -209,7 +212,7 @@ class Agent:
             found += self.kubernetes.errors
         if self.claimer is not None:
             found += self.claimer.errors
-        found += self.health.errors + self.clients.troubles + self.leases.troubles
+        found += self.health.errors + self.clients.troubles + self.leases.troubles + self.announcers.errors
         return tuple(map(printable, found))
 
     def close(self) -> None:
@@ -281,10 +284,11 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
     await agent.health.adjust()  # a load balancer that asks meanwhile takes the node for dead
     _follow_sources(agent, tasks, listed)
     await _settle_memory()
-    runner = await admin.serve(config.admin_socket, controller, agent.facts, agent.tracer.trace, agent.statistics)
+    told = agent.statistics, agent.announcers
+    runner = await admin.serve(config.admin_socket, controller, agent.facts, agent.tracer.trace, *told)
     stack.push_async_callback(runner.cleanup)
     if config.metrics_listen is not None:
-        monitored = await admin.serve_monitors(*config.metrics_listen, controller, agent.facts, agent.statistics)
+        monitored = await admin.serve_monitors(*config.metrics_listen, controller, agent.facts, *told)
         stack.push_async_callback(monitored.cleanup)
     tasks.keep("the return of leases", lambda _: cni_ipam.keep_giving_back(agent.leases, controller))
     wished = wished_of(controller, agent.api, agent.claimer)
@@ -363,6 +367,9 @@ def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
     tasks.keep("the watch over pods' addresses", lambda _: shortages.tell(agent.controller))
     tasks.keep("the statistics", lambda _: agent.statistics.run())
     tasks.keep("the answers to load balancers", lambda _: agent.health.run())
+    tasks.keep("what is announced", lambda _: agent.announcers.follower.run())
+    tasks.keep("BGP", lambda _: agent.announcers.bgp.run())
+    tasks.keep("layer 2", agent.announcers.l2.run)
     if manifests is not None:
         tasks.keep("the watch of the manifests", lambda again: manifests.run(submit, not again))
     if kubernetes is not None:
@@ -372,6 +379,10 @@ def _follow_sources(agent: Agent, tasks: Tasks, listed: bool) -> None:
     if api is not None and agent.config.kubernetes is not None:
         always = agent.config.kubernetes.network_condition
         name = agent.config.node_name
+        sessions = kube_sessions.Sessions(
+            api, name, lambda: agent.controller.snapshot.node.uid, agent.announcers.reports
+        )
+        tasks.keep("the BGPSessions", lambda _: sessions.run())
         tasks.keep("the node's condition", lambda _: kube_status.keep(api, name, agent.until_ready, always))
 
 

@@ -81,6 +81,10 @@ class Config(Struct, frozen=True):
     """How packets come to other nodes' pods."""
     vxlan_vni: int = 28791
     vxlan_port: int = 4789
+    heartbeat_port: int = 7948
+    """UDP: where nodes hear of each other, for who answers by ARP and NDP."""
+    announce_excluded_nodes: bool = False
+    """Whether nodes with the label node.kubernetes.io/exclude-from-external-load-balancers announce addresses, too."""
     verify_seconds: int = 60
     """From one periodic verify to the next; 0: none."""
     heartbeat_key_file: Path | None = None
@@ -114,6 +118,11 @@ class Config(Struct, frozen=True):
     def ready_mark(self) -> Path:
         """That the agent could attach pods since the node's boot: the CNI plugin looks while no agent answers."""
         return self.state_dir / "ready"
+
+    @property
+    def frr(self) -> Path:
+        """Where FRR's daemons have their sockets, and find what to begin with."""
+        return self.state_dir / "frr"
 
     @property
     def counts(self) -> Path:
@@ -166,6 +175,8 @@ _KEYS: _Keys = {
     ),
     "vxlan_vni": (Annotated[int, Meta(ge=1, le=(1 << 24) - 1)], "a whole number from 1 to 16777215"),
     "vxlan_port": (Annotated[int, Meta(ge=1, le=65535)], "a whole number from 1 to 65535: a UDP port"),
+    "heartbeat_port": (Annotated[int, Meta(ge=1, le=65535)], "a whole number from 1 to 65535: a UDP port"),
+    "announce_excluded_nodes": (bool, "true or false"),
     "verify_seconds": (Annotated[int, Meta(ge=0, le=86400)], "a whole number of seconds up to 86400; 0 for never"),
     "heartbeat_key_file": (Annotated[str, Meta(pattern=_ABSOLUTE)], "an absolute path of a file"),
     "log_level": (Literal["debug", "info", "warning", "error"], 'one of "debug", "info", "warning", "error"'),

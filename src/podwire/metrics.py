@@ -18,7 +18,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 
+from podwire.announcing.views import ESTABLISHED, NO_SESSION, L2View, PeerView
 from podwire.controller.tally import BOUNDS, Tally
+from podwire.model.announcements import Liveness
 from podwire.model.objects import Protocol, ServiceKey
 from podwire.model.snapshot import Snapshot
 from podwire.services.frontends import frontends
@@ -98,6 +100,28 @@ def _drivers(seen: StatusView) -> Iterator[Metric]:
         unknown.add_metric((driver,), seen.unknown.get(driver, 0))
     yield writes
     yield unknown
+
+
+def announced(peers: Iterable[PeerView], l2: L2View) -> Iterator[Metric]:
+    up = GaugeMetricFamily("podwire_bgp_session_up", "Whether a BGP session is established.", labels=("peer",))
+    prefixes = GaugeMetricFamily(
+        "podwire_bgp_prefixes", "Routes of a session, by direction.", labels=("peer", "family", "direction")
+    )
+    for peer in peers:
+        if peer.state != NO_SESSION:
+            up.add_metric((peer.peer,), peer.state == ESTABLISHED)
+            for direction, some in (("sent", peer.sent), ("received", peer.received)):
+                for family, count in sorted(some.items()):
+                    prefixes.add_metric((peer.peer, family, direction), count)
+    yield up
+    yield prefixes
+    answered = sum(it.since is not None for it in l2.addresses)
+    yield _gauge("podwire_l2_addresses", "Addresses that this node answers for by ARP and NDP.", answered)
+    nodes = GaugeMetricFamily("podwire_l2_nodes", "Other nodes, by what is heard of them.", labels=("state",))
+    heard = Counter(l2.nodes.values())
+    for state in Liveness:
+        nodes.add_metric((state.value,), heard[state.value])
+    yield nodes
 
 
 def _events(tally: Tally) -> Iterator[Metric]:

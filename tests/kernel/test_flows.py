@@ -273,7 +273,7 @@ async def test_what_changed_while_the_agent_was_away(
     flows = [client(at_work.space("c"), to, 80) for to in CLUSTER_IPS]
     assert {say(it) for it in flows} == {"a"}
     if programmed:
-        at_work.running.controller.follow = lambda _: None
+        at_work.running.controller.followers.clear()
         gone: dict[ObjectKey, Object | None] = {KEY: None, SLICE: None}
         await at_work.change(*(gone | after).items())
     await at_work.stop()

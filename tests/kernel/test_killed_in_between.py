@@ -81,7 +81,7 @@ async def main():
     for change in changes[:-1]:
         assert (await rig.change(*change.items())).error is None
     if where == "after the commit":
-        agent.controller.follow = die
+        agent.controller.followers[:] = [die]
     assert (await rig.change(*changes[-1].items())).error is None
     await asyncio.get_running_loop().create_future()
 asyncio.run(main())

@@ -220,7 +220,7 @@ STORIES: list[tuple[str, Mapping[Any, Any], list[str] | str]] = [
 
 
 @pytest.mark.parametrize(("changes", "expected"), [it[1:] for it in STORIES], ids=[it[0] for it in STORIES])
-def test_what_is_told_by_bgp_and_why_not(changes: Mapping[Any, Any], expected: list[str] | str) -> None:
+def test_what_is_told_by_bgp_and_unfit(changes: Mapping[Any, Any], expected: list[str] | str) -> None:
     decision = decisions(made(USUAL | dict(changes)))[VIP]
     assert (told(decision) or decision.no_routes) == expected
 
@@ -254,7 +254,7 @@ def test_a_peer_without_its_password_has_no_session_until_the_secret_comes() -> 
     peer = {BGPPeerKey("tor"): replace(TOR, password=PasswordKey("tor", "password"))}
     now = made(USUAL | peer)
     assert sessions(now).sessions == ()
-    assert dict(sessions(now).why_not)[BGPPeerKey("tor")].startswith("there is no secret/tor[password]")
+    assert dict(sessions(now).unfit)[BGPPeerKey("tor")].startswith("there is no secret/tor[password]")
     now = made(USUAL | peer | {SecretKey("podwire", "tor"): Secret((("password", "hush"),))})
     (session,) = sessions(now).sessions
     assert session.password == "hush"
@@ -264,7 +264,7 @@ def test_a_peer_without_its_password_has_no_session_until_the_secret_comes() -> 
 def test_of_two_peers_at_one_address_the_first_by_name_has_a_session() -> None:
     found = sessions(made(USUAL | {BGPPeerKey("aaa"): TOR}))
     assert [it.name for it in found.sessions] == ["aaa"]
-    assert found.why_not == ((BGPPeerKey("tor"), "bgppeer/aaa has 192.0.2.254 already"),)
+    assert found.unfit == ((BGPPeerKey("tor"), "bgppeer/aaa has 192.0.2.254 already"),)
 
 
 def test_a_node_without_an_ipv4_address_has_a_router_id_of_its_own() -> None:
@@ -381,7 +381,7 @@ async def _follows(rounds: list[list[Any]]) -> None:
         heard[1] = it
 
     follower = Follower(controller, by_bgp, by_l2)
-    controller.follow = follower.follow
+    controller.followers.append(follower.follow)
     running = asyncio.create_task(controller.run())
     await controller.submit(e.Resync(e.ResyncReason.STARTUP, USUAL))
     await follower.once()

@@ -15,6 +15,7 @@ from aiohttp import web
 from prometheus_client import ProcessCollector
 
 from podwire import metrics, replies, views
+from podwire.admin.announcing import Announcers
 from podwire.admin.requests import number, words
 from podwire.controller.difference import Difference
 from podwire.controller.events import Event, Resync, ResyncReason
@@ -59,7 +60,14 @@ class Controller(Protocol):
 class Answers:
     """One method for each request."""
 
-    def __init__(self, controller: Controller, facts: Callable[[], views.Facts], statistics: Statistics) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        facts: Callable[[], views.Facts],
+        statistics: Statistics,
+        announcers: Announcers | None = None,
+    ) -> None:
+        self._announcers = announcers
         self._controller, self._facts, self.statistics = controller, facts, statistics
         self._waiting: set[asyncio.Future[Record]] = set()
         self._counted: tuple[Snapshot | None, Counter[views.FrontendState]] = None, Counter()
@@ -172,7 +180,9 @@ class Answers:
         now, facts = self._controller.snapshot, self._facts()
         told = metrics.families(views.status(now, facts), await self._states(now), self._controller.tally)
         counted = await answers.of_node(self.statistics)
-        return replies.exposition(request, (*told, *counted, *_PROCESS.collect()))
+        by = self._announcers
+        announced = metrics.announced(by.peers(), by.layer2()) if by is not None else ()
+        return replies.exposition(request, (*told, *announced, *counted, *_PROCESS.collect()))
 
     async def _states(self, now: Snapshot) -> Counter[views.FrontendState]:
         """In slices, and not again while nothing has happened: of ten thousand Services it costs 0.2 s."""

@@ -16,6 +16,8 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from podwire import httplog, replies, views
+from podwire.admin import announcing
+from podwire.admin.announcing import Announcers
 from podwire.admin.answers import Answers, Controller
 from podwire.admin.tracing import Trace, trace_packet
 from podwire.connections import MONITORS, Answer, BriefServer
@@ -29,13 +31,18 @@ log = logging.getLogger(__name__)
 
 
 async def serve(
-    path: Path, controller: Controller, facts: Callable[[], views.Facts], trace: Trace, statistics: Statistics
+    path: Path,
+    controller: Controller,
+    facts: Callable[[], views.Facts],
+    trace: Trace,
+    statistics: Statistics,
+    announcers: Announcers | None = None,
 ) -> web.AppRunner:
     """Answers once requests are served; `await runner.cleanup()` ends it and removes the socket.
 
     A socket that a killed agent left is replaced: the caller holds the state directory's lock. Raises OSError.
     """
-    app = application(controller, facts, trace, statistics)
+    app = application(controller, facts, trace, statistics, announcers)
 
     async def remove(_: web.Application) -> None:
         _remove(path)
@@ -48,10 +55,15 @@ async def serve(
 
 
 async def serve_monitors(
-    host: str, port: int, controller: Controller, facts: Callable[[], views.Facts], statistics: Statistics
+    host: str,
+    port: int,
+    controller: Controller,
+    facts: Callable[[], views.Facts],
+    statistics: Statistics,
+    announcers: Announcers | None = None,
 ) -> web.ServerRunner:
     """Answers once TCP connections are served, with what harms nobody to know. Raises OSError."""
-    known = _for_monitors(Answers(controller, facts, statistics))
+    known = _for_monitors(Answers(controller, facts, statistics, announcers))
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         asked = known.get(request.path)
@@ -93,10 +105,14 @@ def bind(path: Path) -> socket.socket:
 
 
 def application(
-    controller: Controller, facts: Callable[[], views.Facts], trace: Trace, statistics: Statistics
+    controller: Controller,
+    facts: Callable[[], views.Facts],
+    trace: Trace,
+    statistics: Statistics,
+    announcers: Announcers | None = None,
 ) -> web.Application:
     app = web.Application(middlewares=[_errors_as_json])
-    asked = Answers(controller, facts, statistics)
+    asked = Answers(controller, facts, statistics, announcers)
     app.on_shutdown.append(asked.stop_waiting)
     app.add_routes(
         [
@@ -113,6 +129,7 @@ def application(
             web.post("/resync", asked.resync),
             web.post("/trace", partial(trace_packet, controller, trace)),
             *answers.routes(statistics, lambda: controller.snapshot),
+            *(announcing.routes(announcers) if announcers is not None else ()),
             *(web.get(path, answer) for path, answer in _for_monitors(asked).items()),
         ]
     )

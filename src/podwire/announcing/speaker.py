@@ -16,26 +16,29 @@ from podwire.model.snapshot import Snapshot
 
 
 class Sessions(Value, frozen=True):
-    """Of this node, by name; and of the peers that have none, why."""
+    """Of this node, by name; and of the peers that have none, why: since something is wrong, or since they are for
+    other nodes."""
 
     sessions: tuple[Session, ...] = ()
-    why_not: tuple[tuple[BGPPeerKey, str], ...] = ()
+    unfit: tuple[tuple[BGPPeerKey, str], ...] = ()
+    elsewhere: tuple[tuple[BGPPeerKey, str], ...] = ()
 
 
 def sessions(now: Snapshot) -> Sessions:
     found: dict[Address, Session] = {}
-    why_not: list[tuple[BGPPeerKey, str]] = []
+    unfit: list[tuple[BGPPeerKey, str]] = []
+    elsewhere: list[tuple[BGPPeerKey, str]] = []
     for key, peer in sorted(now.announcing.peers.items()):
         password = now.announcing.password(peer.password) if peer.password is not None else ""
         if not any_met(peer.node_selectors, now.node.labels):
-            why_not.append((key, f"its spec.nodeSelectors do not select node {now.local.name}"))
+            elsewhere.append((key, f"its spec.nodeSelectors do not select node {now.local.name}"))
         elif (first := found.get(peer.address)) is not None:
-            why_not.append((key, f"bgppeer/{first.name} has {show_address(peer.address)} already"))
+            unfit.append((key, f"bgppeer/{first.name} has {show_address(peer.address)} already"))
         elif password is None:
-            why_not.append((key, f"there is no {peer.password} in Podwire's namespace (spec.passwordSecret)"))
+            unfit.append((key, f"there is no {peer.password} in Podwire's namespace (spec.passwordSecret)"))
         else:
             found[peer.address] = _session(key, peer, password)
-    return Sessions(tuple(sorted(found.values(), key=lambda it: it.name)), tuple(why_not))
+    return Sessions(tuple(sorted(found.values(), key=lambda it: it.name)), tuple(unfit), tuple(elsewhere))
 
 
 def _session(key: BGPPeerKey, it: BGPPeer, password: str) -> Session:

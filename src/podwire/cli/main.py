@@ -33,6 +33,12 @@ for _name, _help in (
     ("resync", "Read the whole network and make it what it should be."),
 ):
     app.command(f"podwire.cli.queries:{_name}", name=_name, help=_help)
+app.command("podwire.cli.announcing:bgp", name="bgp", help="The node's BGP sessions, and the routes that go over them.")
+app.command(
+    "podwire.cli.announcing:l2",
+    name="l2",
+    help="Which node answers for which address by ARP and NDP, and what is heard of the nodes.",
+)
 app.command(
     "podwire.cli.queries:explain",
     name="explain",

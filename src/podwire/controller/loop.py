@@ -83,7 +83,7 @@ class Controller:
         """The drivers that no resync since the start has brought to work."""
         self.broken: frozenset[str] = frozenset()
         """The drivers that could not work at all when they last should have, and no resync since has mended that."""
-        self.follow: Callable[[Result], None] = lambda _: None
+        self.followers: list[Callable[[Result], None]] = []
         """Told of each event that ended, once the snapshot knows it: for drivers with a pace of their own."""
         self._transaction, self._clock = transaction, clock
         self.readers: Callable[[], AbstractContextManager[Sequence[Driver]]] = self._in_use
@@ -222,7 +222,7 @@ class Controller:
             for beside in (
                 self._tell,
                 self._count,
-                self.follow,
+                *self.followers,
                 self._heal_later,
                 self._room_made,
                 self._mending.ended,

@@ -147,7 +147,7 @@ class Reconciler:
         self._quiet.set()
         self.looks = 0
         """Since the start: how often all that is remembered of something was read."""
-        controller.follow = self.follow
+        controller.followers.append(self.follow)
 
     async def until_quiet(self) -> None:
         """All that was told has been looked at twice; what failed is not waited for."""

@@ -1,0 +1,124 @@
+"""Those who announce, put together: what is decided goes to the BGP speaker and to layer 2, and what became of it comes
+back for people.
+
+Invariants: they keep a pace of their own and hold up nobody. Nodes are listened to only where there is an
+L2Advertisement, and FRR is missed only where there is a BGPPeer. An agent that ends withdraws nothing: FRR goes on.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from podwire.announcing.follower import Follower
+from podwire.announcing.views import ESTABLISHED, NO_SESSION, AddressView, L2View, PeerView
+from podwire.bgp import driver as frr
+from podwire.bgp.routes import Routes
+from podwire.config import Config
+from podwire.controller.events import NodesHeard
+from podwire.controller.loop import Controller
+from podwire.controller.transaction import Result
+from podwire.l2.driver import L2
+from podwire.model.addresses import show_address
+from podwire.model.announcements import Liveness, SessionReport
+from podwire.model.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+
+class Announcers:
+    def __init__(self, config: Config, controller: Controller) -> None:
+        self._controller = controller
+        self.bgp = frr.Driver(config.frr)
+        self.l2 = L2(config.node_name, self._heard, config.heartbeat_port)
+        self.follower = Follower(controller, self.bgp.want, self.l2.want)
+        self._seen: Snapshot | None = None
+        controller.followers.append(self.follow)
+
+    def follow(self, result: Result) -> None:
+        """An event has ended, and the snapshot knows it."""
+        self.follower.follow(result)
+        now, seen = self._controller.snapshot, self._seen
+        if seen is None or now.nodes is not seen.nodes or bool(now.announcing.l2) != bool(seen.announcing.l2):
+            nodes = now.nodes if now.announcing.l2 else {}
+            self.l2.peers({key.name: node.addresses for key, node in nodes.items()})
+        self.l2.ready(self.follower.ready and "nftables" not in self._controller.broken)
+        self._seen = now
+
+    def _heard(self, liveness: Mapping[str, Liveness]) -> None:
+        by = {state: frozenset(name for name, it in liveness.items() if it is state) for state in Liveness}
+        now = self._controller.snapshot.announcing
+        if (now.dead, now.unready) != (by[Liveness.DEAD], by[Liveness.UNREADY]):
+            self._controller.submit(NodesHeard(by[Liveness.DEAD], by[Liveness.UNREADY]))
+
+    # --- for people ----------------------------------------------------------------------------
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """What is not as the cluster's objects want it."""
+        found = [f"{key}: has no session here: {why}" for key, why in self.follower.sessions.unfit]
+        if self.follower.sessions.sessions:
+            found += [f"BGP: {it}" for it in (*self.bgp.troubles, *self.bgp.foreign)]
+            states = self.bgp.sessions().items()
+            found += [f"bgppeer/{name}: {it.state}: {it.error}" for name, it in sorted(states) if it.error]
+        return (*found, *(f"layer 2: {it}" for it in self.l2.troubles), *self._unable())
+
+    def _unable(self) -> tuple[str, ...]:
+        return tuple(
+            f"layer 2: {show_address(address)}: {why}"
+            for address, it in sorted(self.l2.answered.items())
+            for why in (*it.unable, *((f"another host claims it: {it.also}",) if it.also else ()))
+        )
+
+    def peers(self) -> tuple[PeerView, ...]:
+        """All BGPPeers, by name: those that have no session here, too."""
+        mine, states = self.follower.sessions, self.bgp.sessions()
+        found = [
+            PeerView(
+                it.name,
+                show_address(it.address),
+                it.asn,
+                states[it.name].state if it.name in states else "Unknown",
+                states[it.name].since if it.name in states else None,
+                {name: each.received for name, each in states[it.name].prefixes.items()} if it.name in states else {},
+                {name: each.sent for name, each in states[it.name].prefixes.items()} if it.name in states else {},
+                states[it.name].bfd if it.name in states else "",
+                (states[it.name].error or states[it.name].lost) if it.name in states else "; ".join(self.bgp.troubles),
+            )
+            for it in mine.sessions
+        ]
+        peers = self._controller.snapshot.announcing.peers
+        for key, why in (*mine.unfit, *mine.elsewhere):
+            if (peer := peers.get(key)) is not None:
+                found.append(PeerView(key.name, show_address(peer.address), peer.asn, NO_SESSION, error=why))
+        return tuple(sorted(found, key=lambda it: it.peer))
+
+    async def routes(self, peer: str) -> Routes:
+        """Raises KeyError where there is no such session, OSError where bgpd can't be asked."""
+        return await self.bgp.routes(peer)
+
+    def layer2(self) -> L2View:
+        answered = self.l2.answered
+        addresses = tuple(
+            AddressView(
+                show_address(address),
+                it.pool,
+                it.owner,
+                answered[address].interfaces if address in answered else (),
+                answered[address].since if address in answered else None,
+                answered[address].requests if address in answered else 0,
+                it.no_answers,
+            )
+            for address, it in sorted(self.follower.decided.items(), key=lambda each: (len(each[0]), each[0]))
+            if it.owner or it.no_answers
+        )
+        nodes = {name: it.value for name, it in sorted(self.l2.liveness.items())}
+        return L2View(addresses, nodes, dict(self.l2.ignored), self.l2.late)
+
+    def reports(self) -> dict[str, SessionReport]:
+        """Of this node's sessions, for the cluster."""
+        found = {}
+        for it in self.peers():
+            if it.state != NO_SESSION:
+                error = it.error if it.state != ESTABLISHED else ""
+                received, sent = (tuple(sorted(some.items())) for some in (it.received, it.sent))
+                found[it.peer] = SessionReport(it.state, it.since, error, received, sent)
+        return found
