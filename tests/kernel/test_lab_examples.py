@@ -99,5 +99,5 @@ def test_what_the_lab_has_no_use_for_is_said(shop: Lab) -> None:
     )
     assert notes == {
         *(f"not used here: {kind}" for kind in kinds),
-        "no load balancer gives an address (external IPs work)",
+        "no AddressPool gives an address (external IPs work)",
     }

@@ -9,7 +9,7 @@ from podwire.lab.expand import Manifest, ManifestsError, ObjectKey, Plan, Scaled
 from podwire.lab.slices import Listen, RunningPod, listens_on
 from podwire.lab.system import SYSTEM
 from podwire.lab.topology import stations
-from podwire.model.objects import PodKey, Protocol
+from podwire.model.objects import PodKey, Protocol, ServiceKey
 from podwire.sources.kubernetes import translate
 from tests.unit.lab_manifests import bare, manifests, running, service, together, workload
 
@@ -263,7 +263,27 @@ def test_a_load_balancer_gets_node_ports_and_it_is_said_that_no_address_is_given
     plan = expand(manifests(service("web", "type: LoadBalancer")), 1)
     (held,) = plan.services.values()
     assert held.object["spec"]["ports"][0]["nodePort"] in range(30000, 32768)
-    assert plan.notes == ("no load balancer gives an address (external IPs work): default/web",)
+    assert plan.notes == ("no AddressPool gives an address (external IPs work): default/web",)
+
+
+POOL = "{apiVersion: podwire.io/v1alpha1, kind: AddressPool, metadata: {name: public}, spec: {addresses: [%s]}}"
+
+
+def test_an_address_pool_gives_addresses_that_stay_and_says_where_there_is_none() -> None:
+    def given(plan: Plan) -> dict[str, list[str]]:
+        return {
+            key.name: [it["ip"] for it in held.object["status"]["loadBalancer"]["ingress"]]
+            for key, held in plan.services.items()
+        }
+
+    both = [service(name, "type: LoadBalancer") for name in ("web", "shop")]
+    plan = expand(manifests(POOL % "203.0.113.1/32", both[0]), 1)
+    assert given(plan) == {"web": ["203.0.113.1"]}
+    again = expand(manifests(POOL % "203.0.113.1/32", *both), 1, plan.given)
+    assert given(again) == {"web": ["203.0.113.1"], "shop": []}, "the first by name is the younger one"
+    assert again.notes == ("no address for default/shop: no address: pool public has no free IPv4 address",)
+    held = again.services[ServiceKey("default", "web")].object["status"]["conditions"][0]
+    assert (held["status"], held["reason"]) == ("True", "Assigned")
 
 
 def test_nodes_may_have_moved() -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from podwire.lab.allocation import NOTHING_HELD, Claim, Held, NotFree, allocate, claim_of
+from podwire.lab.balancers import Ingress, Status, ingress_of, statuses
 from podwire.lab.forms import Fields, Service
 from podwire.lab.services import complete, read_service
 from podwire.lab.slices import RunningPod, slices_of
@@ -30,8 +31,9 @@ _WORKLOADS = {
     "StatefulSet": "apps/v1",
     "DaemonSet": "apps/v1",
 }
-_PASSED_ON = {"Namespace": "v1", "EndpointSlice": "discovery.k8s.io/v1", "PodPool": POOLS, "PodBlock": POOLS}
-_CLUSTERED = ("Namespace", "Node", "PodPool", "PodBlock")
+_OWN = ("PodPool", "PodBlock", "AddressPool", "BGPPeer", "BGPAdvertisement", "L2Advertisement")
+_PASSED_ON = {"Namespace": "v1", "Secret": "v1", "EndpointSlice": "discovery.k8s.io/v1", **dict.fromkeys(_OWN, POOLS)}
+_CLUSTERED = ("Namespace", "Node", *_OWN)
 _VERSIONS = {**_WORKLOADS, **_PASSED_ON, "Service": "v1"}
 
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # a DNS label (RFC 1123)
@@ -70,6 +72,7 @@ class Given(NamedTuple):
 
     held: Held = NOTHING_HELD
     created: Mapping[ObjectKey, str] = {}
+    balanced: Mapping[ServiceKey, Ingress] = {}
 
 
 class PlannedService(NamedTuple):
@@ -120,6 +123,9 @@ def expand(
         data, born = used[_service_key(key)].data, created[_service_key(key)]
         services[key] = PlannedService(form, complete(data, form, key, held, born))
     passed_on = tuple(used[key].data for key in used if key.kind in _PASSED_ON)
+    balanced = statuses({key: it.object for key, it in services.items()}, passed_on, given.balanced)
+    for key, status in balanced.items():
+        services[key] = services[key]._replace(object={**services[key].object, "status": status})
     declared = {key: replicas_of(used[key].data) for key in read.workloads}
     return Plan(
         nodes=nodes,
@@ -128,8 +134,8 @@ def expand(
         passed_on=passed_on,
         workloads=read.workloads,
         declared={key: count for key, count in declared.items() if count is not None},
-        notes=(*_unused(found), *_without_address(read), *_unanswered(read)),
-        given=Given(held, created),
+        notes=(*_unused(found), *_without_address(read, balanced), *_unanswered(read)),
+        given=Given(held, created, {key: ingress_of(status) for key, status in balanced.items()}),
     )
 
 
@@ -271,10 +277,14 @@ def _unused(found: Iterable[ObjectKey]) -> tuple[str, ...]:
     return tuple(f"not used here: {kind}: {', '.join(names)}" for kind, names in kinds.items())
 
 
-def _without_address(read: _Read) -> tuple[str, ...]:
+def _without_address(read: _Read, balanced: Mapping[ServiceKey, Status]) -> tuple[str, ...]:
     balancers = [key for key, service in read.services.items() if service.spec.type == "LoadBalancer"]
-    names = [f"{key.namespace}/{key.name}" for key in balancers]
-    return (f"no load balancer gives an address (external IPs work): {', '.join(names)}",) if names else ()
+    names = [f"{key.namespace}/{key.name}" for key in balancers if key not in balanced]
+    lacks = [(key, it["conditions"][0]) for key, it in balanced.items() if not ingress_of(it)]
+    return (
+        *((f"no AddressPool gives an address (external IPs work): {', '.join(names)}",) if names else ()),
+        *(f"no address for {key.namespace}/{key.name}: {it['message']}" for key, it in lacks),
+    )
 
 
 def _unanswered(read: _Read) -> tuple[str, ...]:
