@@ -105,13 +105,13 @@ def status(now: Snapshot, facts: Facts) -> StatusView:
 
 def _others(now: Snapshot) -> dict[str, int]:
     """Whoever is reached by several ways is counted once, in this order."""
-    kinds = ("by VXLAN", "direct", "not reached")
+    kinds = ("by VXLAN", "direct", "not reached", "by BGP")
     best: dict[NodeKey, int] = {}
     for key, _, way in ways(now):
-        kind = 2 if isinstance(way, str) else 0 if way.vxlan else 1
+        kind = 2 if isinstance(way, str) else 0 if way.vxlan else 3 if way.learnt else 1
         best[key] = min(kind, best.get(key, kind))
     counts = Counter(best.values())
-    return {kinds[kind]: counts[kind] for kind in (1, 0, 2) if counts[kind]}
+    return {kinds[kind]: counts[kind] for kind in (1, 3, 0, 2) if counts[kind]}
 
 
 def _blocks(now: Snapshot) -> tuple[BlockView, ...]:

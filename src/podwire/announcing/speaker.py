@@ -32,6 +32,8 @@ def sessions(now: Snapshot) -> Sessions:
         password = now.announcing.password(peer.password) if peer.password is not None else ""
         if not any_met(peer.node_selectors, now.node.labels):
             elsewhere.append((key, f"its spec.nodeSelectors do not select node {now.local.name}"))
+        elif peer.address in now.node.addresses:
+            elsewhere.append((key, f"{show_address(peer.address)} is this node's own address"))
         elif (first := found.get(peer.address)) is not None:
             unfit.append((key, f"bgppeer/{first.name} has {show_address(peer.address)} already"))
         elif password is None:

@@ -73,6 +73,7 @@ def where(known: Places, address: Address, pod: PodKey | None = None) -> str:
     if block is not None:
         key, way = known.routed[block]
         by = f"by VXLAN to node {key.name} ({{}})" if way.vxlan else "by way of {}"
+        by = "by a route that BGP learns" if way.learnt else by
         return f"{told} of node {key.name}, {by.format(show_address(way.address))}"
     if any(address in block for block in now.own_blocks):
         return "an address of this node's pods that no pod has"

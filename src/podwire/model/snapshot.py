@@ -50,6 +50,8 @@ class Transport(Enum):
     """In packets between the nodes (RFC 7348)."""
     AUTO = "auto"
     """Direct to nodes on a link with this one, by VXLAN to all others."""
+    BGP = "bgp"
+    """By routes that the BGP speaker learns from its peers (BGPPeer's spec.receive)."""
 
 
 VXLAN_OVERHEAD: dict[Family, int] = {IPV4: 50, IPV6: 70}

@@ -1,4 +1,5 @@
-"""The way to the other nodes' pods: direct for nodes that share a link with this one, by VXLAN for others. Pure.
+"""The way to the other nodes' pods: direct for nodes that share a link with this one, by VXLAN for others; or by routes
+that BGP learns, which are none of ours. Pure.
 
 Invariants: one route for each of a node's blocks. Direct ones go by way of that node's first address of the block's
 family; which interface that is, the kernel knows. Of two nodes that claim one block the first by name has it. A block
@@ -42,10 +43,12 @@ class _Here(NamedTuple):
 
 
 class Way(NamedTuple):
-    """`address`, of the other node, is the gateway, or by VXLAN where the outer packets go."""
+    """`address`, of the other node, is the gateway, or by VXLAN where the outer packets go. `learnt`: by BGP, which alone
+    knows the gateway."""
 
     address: Address
     vxlan: bool = False
+    learnt: bool = False
 
 
 def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]:
@@ -59,7 +62,7 @@ def desired(now: Snapshot, touched: Touched | None) -> dict[str, dict[Any, Any]]
             continue
         if way.vxlan:
             far.append((key, block, way.address))
-        else:
+        elif not way.learnt:
             linux[RouteKey("", block)] = Route(0, via=way.address, source=sources[block.family])
     return {"linux": linux | tunnels.wiring(now, far)}
 
@@ -147,6 +150,8 @@ def _way_to(now: Snapshot, here: _Here, node: Node | Home, family: Family) -> Wa
     transport, gateway = now.local.transport, gateway_to(node, family)
     if not node.addresses or (transport is Transport.DIRECT and gateway is None):
         return f"the node has no {family} address to route to"
+    if transport is Transport.BGP:
+        return Way(gateway or node.addresses[0], learnt=True)
     if gateway is None or transport is Transport.VXLAN:
         return _by_vxlan(now, here, node, family)
     if transport is Transport.DIRECT:
