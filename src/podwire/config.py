@@ -171,8 +171,7 @@ _KEYS: _Keys = {
     "non_masquerade_cidrs": (tuple[str, ...], 'a list of address ranges, such as ["192.0.2.0/24", "2001:db8::/64"]'),
     "transport": (
         Transport,
-        '"direct" (nodes share a link), "vxlan", "bgp" (routes that BGP learns), or "auto": by VXLAN to nodes that are on '
-        "no link with this one",
+        '"direct" (nodes share a link), "vxlan", "bgp", or "auto": by VXLAN to nodes that are on no link with this one',
     ),
     "vxlan_vni": (Annotated[int, Meta(ge=1, le=(1 << 24) - 1)], "a whole number from 1 to 16777215"),
     "vxlan_port": (Annotated[int, Meta(ge=1, le=65535)], "a whole number from 1 to 65535: a UDP port"),

@@ -43,8 +43,8 @@ class _Here(NamedTuple):
 
 
 class Way(NamedTuple):
-    """`address`, of the other node, is the gateway, or by VXLAN where the outer packets go. `learnt`: by BGP, which alone
-    knows the gateway."""
+    """`address`, of the other node, is the gateway, or by VXLAN where the outer packets go. `learnt`: by BGP, which
+    alone knows the gateway."""
 
     address: Address
     vxlan: bool = False
