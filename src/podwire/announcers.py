@@ -81,7 +81,7 @@ class Announcers:
                 {name: each.received for name, each in states[it.name].prefixes.items()} if it.name in states else {},
                 {name: each.sent for name, each in states[it.name].prefixes.items()} if it.name in states else {},
                 states[it.name].bfd if it.name in states else "",
-                (states[it.name].error or states[it.name].lost) if it.name in states else "; ".join(self.bgp.troubles),
+                states[it.name].error if it.name in states else "; ".join(self.bgp.troubles),
             )
             for it in mine.sessions
         ]

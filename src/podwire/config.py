@@ -81,6 +81,8 @@ class Config(Struct, frozen=True):
     """How packets come to other nodes' pods."""
     vxlan_vni: int = 28791
     vxlan_port: int = 4789
+    frr_dir: Path | None = None
+    """Where FRR's daemons have their sockets, and find what to begin with; None: in the state directory."""
     heartbeat_port: int = 7948
     """UDP: where nodes hear of each other, for who answers by ARP and NDP."""
     announce_excluded_nodes: bool = False
@@ -121,8 +123,7 @@ class Config(Struct, frozen=True):
 
     @property
     def frr(self) -> Path:
-        """Where FRR's daemons have their sockets, and find what to begin with."""
-        return self.state_dir / "frr"
+        return self.frr_dir or self.state_dir / "frr"
 
     @property
     def counts(self) -> Path:
@@ -175,6 +176,7 @@ _KEYS: _Keys = {
     ),
     "vxlan_vni": (Annotated[int, Meta(ge=1, le=(1 << 24) - 1)], "a whole number from 1 to 16777215"),
     "vxlan_port": (Annotated[int, Meta(ge=1, le=65535)], "a whole number from 1 to 65535: a UDP port"),
+    "frr_dir": (Annotated[str, Meta(pattern=_ABSOLUTE)], "an absolute path of a directory"),
     "heartbeat_port": (Annotated[int, Meta(ge=1, le=65535)], "a whole number from 1 to 65535: a UDP port"),
     "announce_excluded_nodes": (bool, "true or false"),
     "verify_seconds": (Annotated[int, Meta(ge=0, le=86400)], "a whole number of seconds up to 86400; 0 for never"),
@@ -222,6 +224,8 @@ def parse_config(text: str, file: str, node_name: str = "") -> Config:
         if key not in found:
             raise ConfigError(f"{file}: {key}: missing; expected {_KEYS[key][1]}")
     found["state_dir"] = _state_dir(file, found["state_dir"])
+    if "frr_dir" in found:
+        found["frr_dir"] = Path(os.path.normpath(found["frr_dir"]))
     if "manifests" in found:
         found["manifests"] = Path(os.path.normpath(found["manifests"]))
     if "heartbeat_key_file" in found:

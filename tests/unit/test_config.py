@@ -155,7 +155,7 @@ NAME = 'node_name: expected the node\'s name in Kubernetes: lower-case letters, 
             LEAST + "[zzz]\na = 1",
             "zzz: unknown key; the keys are node_name, state_dir, manifests, kubernetes, service_cidrs, mtu, "
             "service_local_backend_weight, metrics_listen, node_port_addresses, healthz_listen, masquerade, "
-            "service_traffic, non_masquerade_cidrs, transport, vxlan_vni, vxlan_port, heartbeat_port, "
+            "service_traffic, non_masquerade_cidrs, transport, vxlan_vni, vxlan_port, frr_dir, heartbeat_port, "
             "announce_excluded_nodes, verify_seconds, heartbeat_key_file, log_level",
             id="a table like none of the keys",
         ),

@@ -23,7 +23,7 @@ bgp = App(name="bgp", help="The node's BGP sessions, and the routes that go over
 @bgp.command
 def peers(*, target: Target = HERE, output: Output = "table") -> int:
     """All BGPPeers, and what became of this node's sessions with them."""
-    tell(ask(target.socket(), "GET", "/bgp/peers"), output, PeerList, _peers)
+    tell(ask(target.socket(), "GET", "/bgp/peers"), output, PeerList, peers_table)
     return 0
 
 
@@ -49,7 +49,7 @@ def l2(*, target: Target = HERE, output: Output = "table") -> int:
 # --- for people --------------------------------------------------------------------------------
 
 
-def _peers(seen: PeerList) -> RenderableType:
+def peers_table(seen: PeerList) -> RenderableType:
     if not seen.peers:
         return "no BGPPeers"
     table = columns("PEER", "ADDRESS", "ASN", "STATE", "SINCE", "SENT", "RECEIVED", "BFD", "ERROR")

@@ -35,6 +35,7 @@ def prepare(lab: Lab, node: str) -> NodePaths:
         "manifests": str(lab.cluster),
         "service_cidrs": ranges,
         "transport": lab.transport,
+        "frr_dir": str(paths.frr),
     }
     lines = [f"{name} = {msgspec.json.encode(value).decode()}" for name, value in settings.items()]
     paths.config.write_text("\n".join(lines) + "\n", encoding="utf-8")

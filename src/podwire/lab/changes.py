@@ -15,7 +15,7 @@ from podwire import views as agent
 from podwire.cli import client
 from podwire.lab import control, paths
 from podwire.lab.layout import Lab
-from podwire.lab.questions import REFUSED, Change, Question, Step, parse_port
+from podwire.lab.questions import REFUSED, UNREACHABLE, Change, Question, Step, parse_port
 from podwire.lab.steady import Heard, lost, while_asking
 from podwire.lab.userfiles import files_in
 from podwire.lab.views import LabView, ServiceView
@@ -23,7 +23,7 @@ from podwire.model.objects import Protocol
 from podwire.sources.documents import read_documents
 
 _INSIDE, _NAMES = "pod to cluster IP", "pod to cluster DNS"
-_WAYS = (_INSIDE, "client to node port", "client to external IP")
+_WAYS = (_INSIDE, "client to node port", "client to external IP", paths.BEHIND_ROUTER)
 _FEWEST, _COUNTS = 1, (5, 0, 2)
 _OUTCOMES = {(True, True): "", (True, False): ", then refused", (False, True): ", then answered", (False, False): ""}
 """By whether somebody is there before and after a change."""
@@ -138,19 +138,22 @@ def _watch(
 
 
 def _step(heard: Heard, before: frozenset[str], after: frozenset[str], loss: str) -> Step:
-    refused = sum(answer.error == REFUSED for answer in heard.all)
     then, nodes = {str(answer) for answer in heard.after}, {answer.node for answer in heard.after}
-    right = then == (after or {REFUSED})
-    told = f"{len(then)} pod{'s' * (len(then) > 1)} on {', '.join(sorted(nodes))}" if after else REFUSED
-    outcome = _OUTCOMES[bool(before), bool(after)]
+    # Of what nobody announces the router knows no way.
+    routed = heard.question.path == paths.BEHIND_ROUTER and not (before and after)
+    nobody = UNREACHABLE if routed else REFUSED
+    refused = sum(answer.error in (REFUSED, nobody) for answer in heard.all)
+    right = then == (after or {nobody})
+    told = f"{len(then)} pod{'s' * (len(then) > 1)} on {', '.join(sorted(nodes))}" if after else nobody
+    outcome = _OUTCOMES[bool(before), bool(after)].replace(REFUSED, nobody)
     return Step(
         way=heard.question.path,
         requests=len(heard.all),
-        lost=lost(heard.all),
+        lost=lost(heard.all, nobody),
         refused=refused,
         expected=f"lost only what is on its way to {loss}" if loss else f"none lost{outcome}",
         then=told if right else ", ".join(sorted(then)),
         right=right
-        and not lost((*heard.before, *heard.after) if loss else heard.all)
+        and not lost((*heard.before, *heard.after) if loss else heard.all, nobody)
         and not (before and after and refused),
     )

@@ -57,9 +57,11 @@ class Readdress(OfNode, frozen=True):
 
 
 class MakeClient(Request, frozen=True):
-    """A namespace on the fabric that is not of the cluster. `name` "": the next number."""
+    """A namespace on the fabric that is not of the cluster. `name` "": the next number. `behind`: not on the fabric,
+    but behind its router."""
 
     name: str = ""
+    behind: bool = False
 
 
 Requests = Status | Sync | Scale | KillAgent | StartAgent | KillNode | StartNode | Readdress | MakeClient

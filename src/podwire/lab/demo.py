@@ -4,6 +4,7 @@ Invariants: it measures what it says on the real kernel. Whatever happens, the l
 status is 1 where anything is not as expected.
 """
 
+import asyncio
 import shutil
 import signal
 import tempfile
@@ -19,11 +20,12 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from podwire.cli import client, explanations
+from podwire.announcing.views import PeerList
+from podwire.cli import announcing, client, explanations
 from podwire.cli.paper import show
 from podwire.explain.packets import PacketWhy
 from podwire.explain.services import ServiceWhy
-from podwire.lab import changes, control, lifecycle, paths, probe, tables
+from podwire.lab import changes, control, lifecycle, paths, probe, routers, tables
 from podwire.lab.expand import ManifestsError
 from podwire.lab.layout import Lab, LabError
 from podwire.lab.questions import Row, judge, names_of
@@ -56,9 +58,12 @@ def _show(lab: Lab) -> tuple[int, str]:
     workload = changes.subject(control.view(lab, control.MakeClient()))
     if not workload:
         raise LabError("expected a Service with pods of a Deployment or another that can be scaled")
+    if any(it.balancer_ips for it in control.view(lab).services) and control.view(lab).router:
+        control.view(lab, control.MakeClient("", behind=True))
     rows = _ask_all(control.view(lab))
     show(_titled("Every way to every Service, each backend asked 20 times", tables.ways(rows)))
     _explain(lab, workload)
+    _show_router(lab)
     show(Text("\nChanges, while clients ask all the time", "bold"))
     happened = []
     for change in changes.changes(lab, workload):
@@ -94,6 +99,18 @@ def _explain(lab: Lab, workload: str) -> None:
     show(_titled(f"podwire explain service/{name}", explanations.service(why)))
     packet = _asked(node, f"/explain/packet?{urlencode({'from': source, 'to': question.place})}", PacketWhy)
     show(_titled(f"podwire explain {source} {question.place}", explanations.packet(packet)))
+
+
+def _show_router(lab: Lab) -> None:
+    """What it has learnt of the nodes, and the nodes' sessions with it."""
+    seen = control.view(lab)
+    if not seen.router:
+        return
+    learnt = asyncio.run(routers.routes(lab.name))
+    names = names_of(seen.nodes)
+    show(_titled(f"The router ({seen.router}) has learnt", tables.routes(learnt, names)))
+    peers = _asked(seen.nodes[0], "/bgp/peers", PeerList)
+    show(_titled(f"podwire bgp peers, on {seen.nodes[0].name}", announcing.peers_table(peers)))
 
 
 def _asked(node: NodeView, target: str, form: type[Why]) -> Why:

@@ -69,6 +69,11 @@ class NodePaths(Struct, frozen=True):
         return self.state / ADMIN_SOCKET
 
     @property
+    def frr(self) -> Path:
+        """Not in the state directory, which is closed to FRR's user."""
+        return self.home / "frr"
+
+    @property
     def spool(self) -> Path:
         return self.state / "spool"
 

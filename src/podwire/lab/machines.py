@@ -92,16 +92,18 @@ class Machines:
         self.off.discard(node)
         await self.start_agent(node)
 
-    async def make_client(self, name: str) -> Station:
-        """`name` "": by its number. Raises LabError or ProgramError."""
+    async def make_client(self, name: str, behind: bool = False) -> Station:
+        """`name` "": by its number. `behind`: the router. Raises LabError or ProgramError."""
         number = next_client(frozenset(station.number for station in self.clients.values()))
         if number is None:
             raise LabError("the fabric has no address left for another client")
-        station = Station(name or f"client{number - 200}", number)
+        station = Station(name or f"client{number - 200}", number, link=topology.BEHIND if behind else 0)
         if not topology.LAB_NAME.fullmatch(station.name):
             raise LabError(f"{name!r}: expected a client's name of at most 15 letters and digits, a letter first")
         if station.name in self.clients or station.name in self.nodes or station.name in ("fabric", "pod"):
             raise LabError(f"there is a {station.name} already")
+        if behind and not any(it.link == topology.BEHIND for it in self.clients.values()):
+            await spaces.make_behind(self.lab.name)
         await spaces.plug_in(self.lab.name, station)
         self.clients[station.name] = station
         return station
@@ -112,7 +114,7 @@ class Machines:
         near = [node for node in nodes if not node.link]
         entry = next((node for node in near if node.name not in self.off), near[0])
         ways = topology.ways_to_pods(nodes) | topology.ways_to_external(entry, external)
-        for client in self.clients.values():
+        for client in (it for it in self.clients.values() if it.link != topology.BEHIND):
             await spaces.route(self.lab.name, client, self._routes.get(client.name, {}), ways)
             self._routes[client.name] = ways
 

@@ -25,6 +25,7 @@ def questions(lab: LabView) -> Iterator[Question]:
     for service in lab.services:
         yield from _to_node_ports(lab, service)
         yield from _to_external_ips(lab, service)
+        yield from _to_balancer_ips(lab, service)
     for asked in _running(lab):
         yield from _to_host_ports(lab, asked)
     for service in [it for it in lab.services if balanced(it)][:1]:
@@ -42,7 +43,8 @@ def service_at(lab: LabView, question: Question) -> ServiceView | None:
     hosts = {address for node in lab.nodes for address in node.addresses}
     for service in lab.services:
         for number, outside, protocol in map(parse_port, service.ports):
-            own = question.host in (*service.cluster_ips, *service.external_ips) and question.port == number
+            addresses = *service.cluster_ips, *service.external_ips, *service.balancer_ips
+            own = question.host in addresses and question.port == number
             if protocol is question.protocol and (own or (question.host in hosts and question.port == outside)):
                 return service
     return None
@@ -168,6 +170,26 @@ def _to_external_ips(lab: LabView, service: ServiceView) -> Iterator[Question]:
                 yield Question(path, source, _of(service), host, number, protocol, wanted)
 
 
+def _to_balancer_ips(lab: LabView, service: ServiceView) -> Iterator[Question]:
+    """Clients on the fabric come by the first node that is on; those behind the router by any that it has learnt."""
+    on = [it for it in lab.nodes if it.on]
+    entry = next(it.name for it in on if not it.link)
+    for host in service.balancer_ips:
+        for number, _, protocol in map(parse_port, service.ports):
+            for source in (*_insiders(lab, service)[:1], *_nodes(lab)[:1], *_outside(lab)):
+                wanted = _clients(lab, service, source, source.node or entry, host)
+                path = f"{_kind(source)} to load balancer"
+                yield Question(path, source, _of(service), host, number, protocol, wanted)
+            for client in (it for it in lab.clients if it.behind):
+                source = Source(client.name, path_of(client.space))
+                wanted = dict.fromkeys(service.backends, ITSELF)
+                question = Question(BEHIND_ROUTER, source, _of(service), host, number, protocol, wanted)
+                yield question._replace(or_seen=frozenset(_on_fabric(node, ":" in host) for node in on))
+
+
+BEHIND_ROUTER = "client behind the router to load balancer"
+
+
 def _to_nobody(lab: LabView, service: ServiceView) -> Iterator[Question]:
     """A cluster IP is only its Service's: any other port is refused, not left to time out."""
     taken = {parse_port(text)[0] for text in service.ports}
@@ -248,7 +270,8 @@ def _nodes(lab: LabView) -> list[Source]:
 
 
 def _outside(lab: LabView) -> list[Source]:
-    return [Source(it.name, path_of(it.space)) for it in lab.clients]
+    """But for those behind the router, which know nobody's way but the load balancers'."""
+    return [Source(it.name, path_of(it.space)) for it in lab.clients if not it.behind]
 
 
 def _pod(lab: LabView, pod: PodView) -> Source:

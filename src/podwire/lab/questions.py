@@ -62,7 +62,8 @@ class Lookup(NamedTuple):
 class Question(NamedTuple):
     """`path`: the kind of way. `host`: an address; or, where `server` is a name server's address, the name that
     `lookup` has, asked for before each connection. `wanted`: the pods that shall answer, all of them and no other, and
-    whom each sees; none: refused. `records`: the right answer to `lookup`, which without `server` is what is asked."""
+    whom each sees; none: refused. `or_seen`: whom any of them may see as well, where several nodes may be the one by
+    which packets come. `records`: the right answer to `lookup`, which without `server` is what is asked."""
 
     path: str
     source: Source
@@ -74,6 +75,7 @@ class Question(NamedTuple):
     lookup: Lookup | None = None
     server: str = ""
     records: frozenset[str] = frozenset()
+    or_seen: frozenset[str] = frozenset()
 
     @property
     def place(self) -> str:
@@ -139,6 +141,8 @@ def judge(question: Question, answers: Sequence[Answer], names: Mapping[str, str
         answered = f"{answered}, saying {', '.join(sorted(next(iter(wrong)))) or 'nothing'}"
     seen = {(answer.pod, ITSELF if answer.client == answer.asked_from else answer.client) for answer in good}
     rightly_seen = seen == question.wanted.items()
+    if question.or_seen:
+        rightly_seen = all(question.wanted.get(pod) == client or client in question.or_seen for pod, client in seen)
     told = _in_words((client for _, client in seen), names) if seen else ""
     if all_came and not rightly_seen:
         told = f"{told}, not {_in_words(question.wanted.values(), names)}"

@@ -10,9 +10,9 @@ from podwire.lab.expand import Plan, PlannedService
 from podwire.lab.kubelet import LivePod
 from podwire.lab.layout import Lab
 from podwire.lab.machines import Machines
-from podwire.lab.services import external_ips
+from podwire.lab.services import balancer_ips, external_ips
 from podwire.lab.slices import selected_by
-from podwire.lab.topology import pod_space, station_space
+from podwire.lab.topology import BEHIND, pod_space, station_space
 from podwire.lab.workloads import PlannedPod
 from podwire.model.addresses import show_address
 from podwire.model.objects import PodKey
@@ -26,6 +26,7 @@ def report(
     machines: Machines,
     error: str,
     unsettled: Iterable[str],
+    router: str = "",
 ) -> views.LabView:
     owners = {key: str(workload) for workload, keys in plan.workloads.items() for key in keys}
     return views.LabView(
@@ -44,13 +45,16 @@ def report(
             for key, pod in sorted(plan.pods.items(), key=lambda item: str(item[0]))
         ),
         clients=tuple(
-            views.ClientView(name, tuple(map(show_address, it.addresses)), station_space(lab.name, name))
+            views.ClientView(
+                name, tuple(map(show_address, it.addresses)), station_space(lab.name, name), it.link == BEHIND
+            )
             for name, it in sorted(machines.clients.items())
         ),
         notes=plan.notes,
         error=error,
         problems=tuple(unsettled),
         transport=lab.transport,
+        router=router,
     )
 
 
@@ -106,4 +110,5 @@ def _service(
         external_ips=tuple(map(show_address, external_ips(service.form))),
         ports=tuple(ports),
         backends=tuple(sorted(f"{key.namespace}/{key.name}" for key in serving)),
+        balancer_ips=tuple(map(show_address, balancer_ips(service.object))),
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from podwire.lab.allocation import HEADLESS, SINGLE, Held, PortKey, families_of
 from podwire.lab.forms import Fields, Service, port, protocol, read
-from podwire.model.addresses import Address, show_address
+from podwire.model.addresses import Address, parse_address, show_address
 from podwire.model.objects import Protocol, ServiceKey
 from podwire.sources.fields import Invalid, read_address, read_each
 from podwire.sources.kubernetes import translate
@@ -35,6 +35,12 @@ def read_service(data: Fields) -> Service:
 def external_ips(service: Service) -> list[Address]:
     """Raises Invalid."""
     return read_each("spec.externalIPs", service.spec.external_ips, read_address)
+
+
+def balancer_ips(complete: Fields) -> list[Address]:
+    """Of a complete object, those of its status."""
+    ingress = ((complete.get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
+    return [parse_address(it["ip"]) for it in ingress]
 
 
 def complete(data: Fields, service: Service, key: ServiceKey, held: Held, created: str) -> dict[str, Any]:

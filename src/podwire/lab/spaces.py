@@ -13,7 +13,7 @@ from pathlib import Path
 from podwire.dataplane.linux import sysctl
 from podwire.dataplane.netlink import inside
 from podwire.lab.process import Process, identify, ip_batch
-from podwire.lab.topology import RUN, Station, fabric_space, path_of, router, station_space
+from podwire.lab.topology import BEHIND, RUN, Station, fabric_space, path_of, router, station_space
 from podwire.model.addresses import IPV6, show_address
 from podwire.preflight import lock_of
 
@@ -23,8 +23,12 @@ _ROUTING = {
     "net/ipv6/conf/all/forwarding": "1",
     "net/ipv4/conf/all/rp_filter": "0",  # pods' answers to clients on another link pass it, and it knows no way back
     "net/ipv4/conf/default/rp_filter": "0",
+    "net/ipv4/fib_multipath_hash_policy": "1",  # by connection, so that every node gets some
+    "net/ipv6/fib_multipath_hash_policy": "1",
+    "net/ipv4/icmp_ratelimit": "0",  # whoever asks for what nobody has is told at once, each time
+    "net/ipv6/icmp/ratelimit": "0",
 }
-"""Of a fabric with several links."""
+"""Of a fabric that routes."""
 
 
 def spaces_of(lab: str) -> list[str]:
@@ -51,21 +55,37 @@ async def make_fabric(lab: str, links: int) -> None:
     """A bridge for each link in a namespace of its own, which routes between them. Raises ProgramError or OSError."""
     space = fabric_space(lab)
     await make([space])
-    with path_of(space).open("rb") as there, inside(there.fileno()):
-        for path, value in _ROUTING.items() if links > 1 else ():
-            sysctl.write(path, value)
+    if links > 1:
+        _let_route(space)
     await ip_batch(["link set lo up"], space)
     for link in range(links):
-        await ip_batch(
-            [
-                # Without snooping: a new wire would wait for the next query before it hears neighbour discovery.
-                f"link add {_bridge(link)} type bridge forward_delay 0 mcast_snooping 0",
-                *_addresses(router(link), _bridge(link)),
-            ],
-            space,
-        )
-        _trust(space, _bridge(link))
-        await ip_batch([f"link set {_bridge(link)} up"], space)
+        await _make_link(space, link)
+
+
+async def make_behind(lab: str) -> None:
+    """The link behind the router. Raises ProgramError or OSError."""
+    space = fabric_space(lab)
+    _let_route(space)
+    await _make_link(space, BEHIND)
+
+
+def _let_route(space: str) -> None:
+    with path_of(space).open("rb") as there, inside(there.fileno()):
+        for path, value in _ROUTING.items():
+            sysctl.write(path, value)
+
+
+async def _make_link(space: str, link: int) -> None:
+    await ip_batch(
+        [
+            # Without snooping: a new wire would wait for the next query before it hears neighbour discovery.
+            f"link add {_bridge(link)} type bridge forward_delay 0 mcast_snooping 0",
+            *_addresses(router(link), _bridge(link)),
+        ],
+        space,
+    )
+    _trust(space, _bridge(link))
+    await ip_batch([f"link set {_bridge(link)} up"], space)
 
 
 def _trust(space: str, interface: str) -> None:

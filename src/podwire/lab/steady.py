@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 from podwire.lab import probe
 from podwire.lab.questions import REFUSED, Answer, Question
 
-A_WHILE = 100
-"""Questions."""
+A_WHILE, LONGEST = 100, 3.0
+"""Questions; and seconds, since what is not there may be told late."""
 T = TypeVar("T")
 
 
@@ -33,9 +33,9 @@ class Heard(NamedTuple):
         return self.before + self.during + self.after
 
 
-def lost(answers: Iterable[Answer]) -> int:
-    """How many were neither answered nor refused."""
-    return sum(answer.error not in ("", REFUSED) for answer in answers)
+def lost(answers: Iterable[Answer], nobody: str = REFUSED) -> int:
+    """How many were neither answered nor refused; nor told that there is `nobody`, in whichever words."""
+    return sum(answer.error not in ("", REFUSED, nobody) for answer in answers)
 
 
 def while_asking(questions: Sequence[Question], change: Callable[[], T]) -> tuple[T, float, list[Heard]]:
@@ -69,4 +69,5 @@ def _ask(question: Question, ready: Event, done: Event, given_up: Event) -> Hear
 
 
 def _for_a_while(question: Question, given_up: Event) -> tuple[Answer, ...]:
-    return tuple(takewhile(lambda _: not given_up.is_set(), probe.put(question, A_WHILE)))
+    until = perf_counter() + LONGEST
+    return tuple(takewhile(lambda _: not given_up.is_set() and perf_counter() < until, probe.put(question, A_WHILE)))

@@ -17,7 +17,8 @@ from podwire.lab.names import zone
 from podwire.lab.process import ProgramError
 from podwire.lab.publish import Published, publish, publish_resolver
 from podwire.lab.report import report
-from podwire.lab.services import external_ips
+from podwire.lab.routers import Routers
+from podwire.lab.services import balancer_ips, external_ips
 from podwire.lab.settle import await_pods, await_routes, await_settled
 from podwire.lab.slices import Listen, RunningPod, listens_on
 from podwire.lab.system import DNS_SERVICE, SYSTEM
@@ -46,6 +47,7 @@ class Supervisor:
         self._scaled: dict[ObjectKey, Scaled] = {}
         self._published: Published = {}
         self._names = nameserver.Names()
+        self.routers = Routers(lab, say)
         self._due = False
         """Whether pods and objects may lag behind the plan."""
         self._turn = asyncio.Lock()
@@ -58,6 +60,7 @@ class Supervisor:
                 self._say(line)
             self._say(f"{self.lab.nodes} node{'s' * (self.lab.nodes > 1)} on a fabric")
             await self.machines.set_up()
+            await self.routers.begin(self._plan.passed_on, self.machines.nodes)
             await self._publish(frozenset())
             await asyncio.gather(*map(self.machines.start_agent, self.machines.nodes))
             await self._converge()
@@ -88,7 +91,8 @@ class Supervisor:
 
     def view(self) -> LabView:
         troubles = dict(self.troubles)
-        return report(self.lab, self._plan, self.pods, troubles, self.machines, self.error, self.unsettled)
+        router = f"FRR, AS {self.routers.plan.asn}" if self.routers.plan is not None else ""
+        return report(self.lab, self._plan, self.pods, troubles, self.machines, self.error, self.unsettled, router)
 
     async def _do(self, request: control.Requests) -> str:
         """The name of what was made. Raises LabError, ProgramError or OSError."""
@@ -117,8 +121,8 @@ class Supervisor:
                     await self._converge()
                 case control.Readdress(node):
                     await self._readdress(node)
-                case control.MakeClient(name):
-                    client = await self.machines.make_client(name)
+                case control.MakeClient(name, behind):
+                    client = await self.machines.make_client(name, behind)
                     await self.machines.route(self._external_ips())
                     return client.name
         return ""
@@ -161,6 +165,7 @@ class Supervisor:
     async def _converge(self) -> None:
         """What can't be done is in `troubles` and `unsettled`, and tried again the next time. Raises OSError."""
         self._due = True
+        await self.routers.begin(self._plan.passed_on, self.machines.nodes)
         wanted = self._plan.pods
         leaving = frozenset(
             key for key, live in self.pods.items() if key not in wanted or wanted[key].uid != live.pod.uid
@@ -178,6 +183,7 @@ class Supervisor:
         await self._each(self._listen, self.pods.keys() - leaving)
         await self._publish(leaving)
         await self.machines.route(self._external_ips())
+        self.unsettled += await self._await_router()
         await self._each(self._finish, leaving)
         for key, trouble in sorted(self.troubles.items(), key=lambda item: str(item[0])):
             self._say(f"{key}: {trouble}")
@@ -234,8 +240,24 @@ class Supervisor:
     async def _finish(self, key: PodKey) -> None:
         await kubelet.finish(self.lab, self.pods.pop(key))
 
+    async def _await_router(self) -> list[str]:
+        """Of addresses that somebody answers for by way of all nodes, and no others."""
+        nodes = [it for it in self.machines.nodes.values() if it.name not in self.machines.off]
+        served = {f"{it.namespace}/{it.name}" for it in self.view().services if it.backends}
+        addresses = {
+            address: f"{key.namespace}/{key.name}" in served
+            for key, it in self._plan.services.items()
+            for address in balancer_ips(it.object)
+        }
+        return await self.routers.await_routes(addresses, nodes)
+
     def _external_ips(self) -> list[Address]:
-        return [address for it in self._plan.services.values() for address in external_ips(it.form)]
+        """By way of a node, for clients on the fabric; load balancers' too, which only the router has learnt."""
+        return [
+            address
+            for it in self._plan.services.values()
+            for address in (*external_ips(it.form), *balancer_ips(it.object))
+        ]
 
     def _ports(self, pod: PlannedPod) -> frozenset[Listen]:
         forms = {key: service.form for key, service in self._plan.services.items()}

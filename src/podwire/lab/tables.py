@@ -3,7 +3,7 @@
 Invariants: nothing is told by colour alone. A cell is one line, so that `grep` finds whole rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from rich.console import Group, RenderableType
@@ -60,6 +60,14 @@ def _variant(row: Row) -> tuple[int, int, str]:
     return family, protocol.value, f"{protocol.name}{'6' if family == 6 else ''}"
 
 
+def routes(learnt: Mapping[str, frozenset[str]], names: Mapping[str, str]) -> RenderableType:
+    """What a router has learnt. `names`: of the nodes, by their addresses."""
+    table = _table("DESTINATION", "BY WAY OF")
+    for destination, hops in sorted(learnt.items(), key=lambda it: (":" in it[0], it[0])):
+        table.add_row(destination, ", ".join(f"{hop} ({names.get(hop, 'nobody known')})" for hop in sorted(hops)))
+    return table
+
+
 def change(happened: Change) -> RenderableType:
     """With columns that are as wide for every change, since each is printed once it has happened."""
     table = Table.grid(padding=(0, 2, 0, 0))
@@ -93,11 +101,12 @@ def _clients(seen: LabView) -> Table:
 
 
 def _services(seen: LabView) -> Table:
-    table = _table("NAMESPACE", "SERVICE", "TYPE", "CLUSTER IPS", "PORTS", "PODS")
+    given = any(it.balancer_ips for it in seen.services)
+    table = _table("NAMESPACE", "SERVICE", "TYPE", "CLUSTER IPS", *["LOAD BALANCER"] * given, "PORTS", "PODS")
     for it in seen.services:
-        table.add_row(
-            it.namespace, it.name, it.type, ", ".join(it.cluster_ips), ", ".join(it.ports), str(len(it.backends))
-        )
+        own = [", ".join(it.balancer_ips)] * given
+        last = ", ".join(it.ports), str(len(it.backends))
+        table.add_row(it.namespace, it.name, it.type, ", ".join(it.cluster_ips), *own, *last)
     return table
 
 

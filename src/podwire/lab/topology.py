@@ -26,9 +26,11 @@ SERVICE_RANGES: dict[Family, Prefix] = {IPV4: parse_prefix("10.96.0.0/16"), IPV6
 MOST_LINKS = 9
 FABRIC: tuple[dict[Family, Prefix], ...] = tuple(
     {IPV4: parse_prefix(f"192.168.{number}.0/24"), IPV6: parse_prefix(f"fd00:{number}::/64")}
-    for number in range(99, 99 - MOST_LINKS, -1)
+    for number in range(99, 99 - MOST_LINKS - 1, -1)
 )
-"""The networks of its links; clients are on the first."""
+"""The networks of its links; clients are on the first. The last one is that of clients behind the router."""
+BEHIND = MOST_LINKS
+"""The link of clients that know no way but the router's."""
 _POD_RANGES = {IPV4: parse_prefix("10.244.0.0/16"), IPV6: parse_prefix("fd00:244::/48")}
 _POD_BLOCK = {IPV4: 24, IPV6: 64}
 

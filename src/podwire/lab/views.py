@@ -52,6 +52,7 @@ class ServiceView(Struct, frozen=True):
     external_ips: tuple[str, ...]
     ports: tuple[str, ...]
     backends: tuple[str, ...]
+    balancer_ips: tuple[str, ...] = ()
 
 
 class WorkloadView(Struct, frozen=True):
@@ -61,9 +62,12 @@ class WorkloadView(Struct, frozen=True):
 
 
 class ClientView(Struct, frozen=True):
+    """`behind`: the router, not on the fabric."""
+
     name: str
     addresses: tuple[str, ...]
     space: str
+    behind: bool = False
 
 
 class LabView(Struct, frozen=True):
@@ -80,3 +84,5 @@ class LabView(Struct, frozen=True):
     error: str
     problems: tuple[str, ...]
     transport: str = "auto"
+    router: str = ""
+    """What it is, "" where there is none."""

@@ -1,0 +1,151 @@
+"""The router of a lab's fabric, and FRR on its nodes: where the manifests have a BGPPeer at the router's address.
+
+Invariants: it is the same FRR as anywhere, configured as an administrator would; it knows nobody's addresses but those
+that the nodes tell it. Once begun it goes on until the lab ends, whatever becomes of agents and manifests.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from time import monotonic
+from typing import NamedTuple
+
+import msgspec
+
+from podwire.bgp.daemons import CannotStart, Daemons
+from podwire.lab.forms import Fields
+from podwire.lab.layout import Lab
+from podwire.lab.process import run
+from podwire.lab.topology import FABRIC, Station, fabric_space, router, station_space
+from podwire.model.addresses import FAMILIES, IPV4, Address, host_prefix, show_address
+from podwire.model.announcements import BGPPeer
+from podwire.sources.kubernetes import translate
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 30.0
+"""Seconds until the router has learnt what the nodes tell."""
+_LOOK = 0.05
+
+
+class Plan(NamedTuple):
+    """`asn`: the router's. `nodes`: theirs."""
+
+    asn: int
+    nodes: int
+
+
+def plan(objects: Iterable[Fields]) -> Plan | None:
+    """None: nobody asks for a router. Of several peers at its address the first by name says which AS it is. Pure."""
+    found = {}
+    for data in objects:
+        if data.get("kind") == "BGPPeer":
+            key, value, _ = translate(dict(data))
+            if isinstance(value, BGPPeer) and value.address in router(0).addresses:
+                found[str(key)] = value
+    if not found:
+        return None
+    first = found[min(found)]
+    return Plan(first.asn, first.my_asn)
+
+
+def configuration(it: Plan) -> str:
+    """Of its bgpd: whoever of the links comes may be a node, and is listened to; nothing is told to them. Pure."""
+    listen = "".join(f" bgp listen range {FABRIC[0][family]} peer-group nodes\n" for family in FAMILIES)
+    families = "".join(
+        f" address-family {family.name.lower()} unicast\n  neighbor nodes activate\n"
+        "  neighbor nodes route-map nothing out\n  neighbor nodes route-map all in\n"
+        "  maximum-paths 64\n exit-address-family\n"
+        for family in FAMILIES
+    )
+    return (
+        "route-map nothing deny 10\nexit\nroute-map all permit 10\n set ipv6 next-hop prefer-global\nexit\n"
+        f"router bgp {it.asn}\n bgp router-id {show_address(router(0).addresses[0])}\n"
+        " no bgp ebgp-requires-policy\n no bgp default ipv4-unicast\n bgp bestpath as-path multipath-relax\n"
+        f" neighbor nodes peer-group\n neighbor nodes remote-as {it.nodes}\n neighbor nodes bfd\n"
+        f"{listen}{families}exit\n"
+    )
+
+
+class Routers:
+    def __init__(self, lab: Lab, say: Callable[[str], None]) -> None:
+        self._lab, self._say = lab, say
+        self.plan: Plan | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def begin(self, objects: Iterable[Fields], nodes: Iterable[str]) -> None:
+        """Where there is one to begin with. What the machine lacks is said, and no mistake."""
+        wanted = plan(objects)
+        if wanted is None or self.plan is not None:
+            return
+        home = self._lab.home / "router"
+        home.mkdir(exist_ok=True)
+        frr = home / "frr"
+        frr.mkdir(exist_ok=True)
+        (frr / "bgpd.conf").write_text(configuration(wanted), encoding="utf-8")
+        places = {fabric_space(self._lab.name): frr}
+        places |= {station_space(self._lab.name, node): self._lab.node(node).frr for node in nodes}
+        try:
+            await asyncio.gather(*(self._start(space, directory) for space, directory in places.items()))
+        except CannotStart as error:
+            self._say(f"no router: {error}")
+            return
+        self.plan = wanted
+        self._say(f"a router on the fabric (FRR, AS {wanted.asn}), and FRR on each node")
+
+    async def _start(self, space: str, directory: Path) -> None:
+        """Answers once bgpd does. Raises CannotStart."""
+        output = (directory.parent / "frr.log").open("ab")
+        daemons = Daemons(directory, output=output, inside=("ip", "netns", "exec", space))
+        task = asyncio.create_task(daemons.run(), name=f"FRR in {space}")
+        self._tasks.append(task)
+        task.add_done_callback(lambda _: output.close())
+        answering = asyncio.create_task(daemons.started["bgpd"].wait())
+        await asyncio.wait((task, answering), return_when=asyncio.FIRST_COMPLETED)
+        answering.cancel()
+        if task.done():
+            task.result()
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def await_routes(self, addresses: Mapping[Address, bool], nodes: Collection[Station]) -> list[str]:
+        """Until the router has each of these that is served by way of each of the nodes, and no other. Answers what is
+        not so in time, a line for each."""
+        if self.plan is None:
+            return []
+        until = monotonic() + PATIENCE
+        wanted = {
+            str(host_prefix(address)).removesuffix("/32").removesuffix("/128"): frozenset(
+                show_address(own) for node in nodes for own in node.addresses if served and len(own) == len(address)
+            )
+            for address, served in addresses.items()
+        }
+        while True:
+            held = await routes(self._lab.name)
+            lacks = [(to, hops) for to, hops in sorted(wanted.items()) if held.get(to, frozenset()) != hops]
+            if not lacks:
+                return []
+            if monotonic() > until:
+                return [
+                    f"the router: {to} is by way of {', '.join(sorted(held.get(to, ()))) or 'nobody'}, not "
+                    f"{', '.join(sorted(hops)) or 'nobody'}"
+                    for to, hops in lacks
+                ]
+            await asyncio.sleep(_LOOK)  # another program's kernel routes: it tells nobody
+
+
+async def routes(lab: str) -> Mapping[str, frozenset[str]]:
+    """What the router has learnt: destination → next hops."""
+    found: dict[str, frozenset[str]] = {}
+    for family in FAMILIES:
+        version = "-4" if family == IPV4 else "-6"
+        _, out, _ = await run("ip", "-json", version, "-n", fabric_space(lab), "route", "show", "proto", "bgp")
+        for it in msgspec.json.decode(out or "[]"):
+            hops = it.get("nexthops") or [it]
+            vias = (hop.get("gateway") or hop.get("via", {}).get("host", "") for hop in hops)
+            found[it["dst"]] = found.get(it["dst"], frozenset()) | frozenset(filter(None, vias))
+    return found
