@@ -16,7 +16,7 @@ from podwire.config import Config
 from podwire.controller.events import NodesHeard
 from podwire.controller.loop import Controller
 from podwire.controller.transaction import Result
-from podwire.l2.driver import L2
+from podwire.l2.driver import L2, read_key
 from podwire.model.addresses import show_address
 from podwire.model.announcements import Liveness, SessionReport
 from podwire.model.snapshot import Snapshot
@@ -26,9 +26,11 @@ log = logging.getLogger(__name__)
 
 class Announcers:
     def __init__(self, config: Config, controller: Controller) -> None:
+        """Raises OSError where the heartbeats' key can't be read."""
         self._controller = controller
         self.bgp = frr.Driver(config.frr)
-        self.l2 = L2(config.node_name, self._heard, config.heartbeat_port)
+        key = read_key(config.heartbeat_key_file) if config.heartbeat_key_file is not None else b""
+        self.l2 = L2(config.node_name, self._heard, config.heartbeat_port, key)
         self.follower = Follower(controller, self.bgp.want, self.l2.want)
         self._seen: Snapshot | None = None
         controller.followers.append(self.follow)

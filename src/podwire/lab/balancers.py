@@ -40,7 +40,7 @@ def statuses(
     for own, data in services.items():
         complete = {**data, "status": _status(before.get(own, ()))}
         _, balanced = read_service(msgspec.convert(complete, BalancedService), unclassed=True)
-        if balanced is not None:
+        if isinstance(balanced, Balanced):
             held[own] = balanced
     if not pools:
         return {}
