@@ -22,6 +22,7 @@ from podwire.dataplane.messages import Message
 from podwire.model.addresses import FAMILIES
 from podwire.model.network import (
     LOOPBACK,
+    AddressKey,
     EgressKey,
     Link,
     LinkKey,
@@ -286,6 +287,7 @@ class Linux:
     ) -> dict[Any, Outcome]:
         messages: list[Message] = []
         owners: list[Any] = []
+        behind: list[tuple[Any, Message]] = []
         outcomes: dict[Any, Outcome] = {}
         with ExitStack() as opened:
             for key in keys:
@@ -314,8 +316,13 @@ class Linux:
                     made = shaping.render(key, change, with_link)
                 else:
                     made = render.render(key, change, descriptor)
+                if isinstance(key, AddressKey):  # a route to itself needs its interface up, which the address doesn't
+                    behind += [(key, message) for message in made[1:]]
+                    made = made[:1]
                 messages += made
                 owners += [None] * (len(messages) - len(owners) - len(made)) + [key] * len(made)
+            owners += [key for key, _ in behind]
+            messages += [message for _, message in behind]
             self.writes += len(messages)
             errors = there.socket.send(messages) if there is not None else {}
         for position, code in sorted(errors.items()):

@@ -42,11 +42,16 @@ ORDER = (
     RouteKey,
     RuleKey,
 )
+_UP = ORDER.index(UpKey)
+_IN_PODS = (AddressKey, NeighbourKey)
 
 
 def rank(key: Any) -> tuple[int, int]:
     """Create in this order, delete in the reverse: a default route needs the route to its gateway, and no packet may
-    ask for a neighbour before it is told."""
+    ask for a neighbour before it is told. In a pod only its routes come behind its interface: from then on the kernel's
+    own tasks take its lock in turn with us, an eighth of the time that a pod's namespace takes."""
+    if isinstance(key, _IN_PODS) and key.space:
+        return _UP, -1
     return ORDER.index(type(key)), -key.destination.length if isinstance(key, RouteKey) else 0
 
 
