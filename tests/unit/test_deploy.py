@@ -95,3 +95,21 @@ def test_the_controller_may_write_statuses_events_and_its_lease() -> None:
     listens = parse_host_port(container["command"][container["command"].index("--metrics-listen") + 1])
     assert container["ports"] == [{"name": "metrics", "containerPort": listens[1]}]
     assert container["image"] == of_kind("DaemonSet")["spec"]["template"]["spec"]["containers"][0]["image"]
+
+
+def test_what_follows_metallb_s_objects_is_the_controller_and_may_write_no_more_than_that() -> None:
+    text = (ROOT / "deploy" / "podwire-import-metallb.yaml").read_text(encoding="utf-8")
+    documents = list(yaml.safe_load_all(text))
+    subjects = [it for document in documents for it in document.get("subjects", ())]
+    assert {(it["kind"], it["name"], it["namespace"]) for it in subjects} == {
+        ("ServiceAccount", "podwire-controller", "podwire")
+    }
+    writing = {
+        (document["metadata"].get("namespace", ""), name)
+        for document in documents
+        for rule in document.get("rules", ())
+        for name in rule["resources"]
+        if set(rule["verbs"]) - {"get", "list", "watch"}
+    }
+    own = ("addresspools", "bgppeers", "bgpadvertisements", "l2advertisements")
+    assert writing == {("podwire", "secrets"), *(("", name) for name in own)}

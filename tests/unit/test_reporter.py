@@ -242,7 +242,7 @@ class Stirred:
 
     def __init__(self) -> None:
         self.allocation = self.reports = 0
-        self.objects = Objects(cast(Api, None), True, "podwire", self._allocation, self._reports)
+        self.objects = Objects(cast(Api, None), True, self._allocation, self._reports)
 
     def _allocation(self) -> None:
         self.allocation += 1

@@ -95,6 +95,8 @@ def controller(
     classed_only: bool = False,
     identity: str = "",
     metrics_listen: str = "",
+    import_metallb: bool = False,
+    metallb_namespace: str = "metallb-system",
 ) -> None:
     """Run the cluster's controller, which gives Services of type LoadBalancer their addresses, until told to stop.
 
@@ -110,6 +112,10 @@ def controller(
         By which others know it in the Lease; without, the host's name and the process's number.
     metrics_listen
         IP:PORT where /healthz and /metrics are answered, 0.0.0.0 for all addresses of both families; without, nowhere.
+    import_metallb
+        Keep Podwire's pools, peers and advertisements as MetalLB's objects in the cluster are.
+    metallb_namespace
+        Where those are.
     """
     from podwire.clustercontroller.process import Settings
     from podwire.clustercontroller.process import run as work
@@ -123,7 +129,8 @@ def controller(
     except ValueError as error:
         raise Failed(f"--metrics-listen: {error}", WRONG_USAGE) from None
     try:
-        work(Settings(Kubernetes(kubeconfig), not classed_only, namespace, identity, listen))
+        metallb = metallb_namespace if import_metallb else ""
+        work(Settings(Kubernetes(kubeconfig), not classed_only, namespace, identity, listen, metallb))
     except (CannotStart, Lost) as error:
         raise Failed(str(error), REFUSED) from None
 

@@ -12,7 +12,7 @@ from podwire.loadbalancer.checks import ConfigKey, Seen
 from podwire.loadbalancer.others import Taken, taken
 from podwire.loadbalancer.pools import Pools
 from podwire.model.addresses import Address
-from podwire.model.announcements import BGPAdvertisementKey, BGPPeerKey, L2AdvertisementKey, SecretKey
+from podwire.model.announcements import NAMESPACE, BGPAdvertisementKey, BGPPeerKey, L2AdvertisementKey, SecretKey
 from podwire.model.balancers import AddressPoolKey, Balanced, Labels, Leftover
 from podwire.model.declared import Declared
 from podwire.model.objects import (
@@ -55,7 +55,6 @@ class Objects:
         self,
         api: Api,
         unclassed: bool,
-        namespace: str,
         stir: Callable[[], None],
         stir_reports: Callable[[], None],
         chance: Chance = CHANCE,
@@ -74,7 +73,7 @@ class Objects:
         }
         self._watches = {
             it.name: Watch(api, it, told.get(it.name, self._declared), self._noted, chance)
-            for it in _resources(unclassed, namespace)
+            for it in _resources(unclassed)
         }
 
     async def watched(self) -> None:
@@ -194,7 +193,7 @@ def _takes(node: Node | None) -> tuple[tuple[Address, ...], object]:
     return (node.addresses, node.pod_cidrs) if node is not None else ((), ())
 
 
-def _resources(unclassed: bool, namespace: str) -> tuple[Resource, ...]:
+def _resources(unclassed: bool) -> tuple[Resource, ...]:
     def service(thing: Any, _: list[Invalid]) -> tuple[ServiceKey, Balanced | Leftover | None]:
         return read_service(thing, unclassed)
 
@@ -202,9 +201,9 @@ def _resources(unclassed: bool, namespace: str) -> tuple[Resource, ...]:
         return NamespaceKey(name)
 
     def secret(thing: SecretObject, _: list[Invalid]) -> tuple[SecretKey, frozenset[str]]:
-        return secret_key(namespace, thing.metadata.name), frozenset(it.item for it in read_secret(thing, []))
+        return secret_key(NAMESPACE, thing.metadata.name), frozenset(it.item for it in read_secret(thing, []))
 
-    secrets = f"/api/v1/namespaces/{namespace}/secrets"
+    secrets = f"/api/v1/namespaces/{NAMESPACE}/secrets"
     return (
         Resource("services", "/api/v1/services", BalancedService, service_key, read=service),
         Resource(

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from podwire import logs
 from podwire.clustercontroller.allocator import Allocator
 from podwire.clustercontroller.backoff import Refused
+from podwire.clustercontroller.importer import Importer
 from podwire.clustercontroller.metrics import Seen
 from podwire.clustercontroller.monitor import serve
 from podwire.clustercontroller.objects import Objects
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Settings(NamedTuple):
-    """`unclassed`: Services without a class are ours, too. `namespace`: where the Lease is, and the Secrets are."""
+    """`unclassed`: Services without a class are ours, too. `namespace`: where the Lease is."""
 
     kubernetes: Kubernetes = Kubernetes()
     unclassed: bool = True
@@ -46,6 +47,8 @@ class Settings(NamedTuple):
     identity: str = ""
     listen: tuple[Address, int] | None = None
     """Where health and metrics are told, over TCP."""
+    metallb: str = ""
+    """The namespace of MetalLB, whose objects are followed; "": they are not."""
 
 
 class Controller:
@@ -53,18 +56,23 @@ class Controller:
         self._api, self._at_work = api, False
         identity = settings.identity or f"{socket.gethostname()}_{os.getpid()}"
         self._settings = settings._replace(identity=identity)
-        namespace, unclassed = settings.namespace, settings.unclassed
-        self.objects = Objects(api, unclassed, namespace, self._stir, self._stir_reports, chance)
+        unclassed = settings.unclassed
+        self.objects = Objects(api, unclassed, self._stir, self._stir_reports, chance)
         self._writer = Writer(api, unclassed, identity, chance)
         self.reporter = Reporter(self.objects, self, chance)
         self.allocator = Allocator(self.objects, self._write, self._writer.tell, chance, self.reporter.decided)
         self.lease = Lease(api, settings.namespace, NAME, identity, chance)
+        self.importer: Importer | None = None
+        if settings.metallb:
+            self.importer = Importer(api, self.objects, settings.metallb, self._check, chance)
 
     def _stir(self) -> None:
         self.allocator.stir()
 
     def _stir_reports(self) -> None:
         self.reporter.stir()
+        if self.importer is not None:
+            self.importer.stir()
 
     async def _write(self, key: ServiceKey, held: Balanced, status: Status) -> Balanced:
         """Raises Refused, also once the lease may be somebody else's: whoever was halted learns of that later."""
@@ -95,7 +103,9 @@ class Controller:
         log.info("at work as %s", self._settings.identity)
         self._at_work = True
         holding = asyncio.create_task(self.lease.hold())
-        works = (self.objects.run(), self._allocate(), self.reporter.run())
+        works = [self.objects.run(), self._allocate(), self.reporter.run()]
+        if self.importer is not None:
+            works.append(self.importer.run())
         tasks = [holding, *map(asyncio.create_task, works)]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

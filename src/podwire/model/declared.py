@@ -4,7 +4,7 @@ Invariants: as in `objects.py`.
 """
 
 from podwire.model.announcements import BGPAdvertisement, BGPPeer, L2Advertisement
-from podwire.model.balancers import AddressPool
+from podwire.model.balancers import AddressPool, Labels
 from podwire.model.objects import Value
 
 
@@ -30,7 +30,7 @@ class Counts(Value, frozen=True):
 
 class Declared(Value, frozen=True):
     """`value` None: it can't be understood, and `wrong` says why. `version`: by which a write is refused where the
-    object has changed since. `conditions`: ours and others'. `counts`: of IPv4 and IPv6."""
+    object has changed since. `conditions`: ours and others'. `counts`: of IPv4 and IPv6. `labels`: its own, sorted."""
 
     value: AddressPool | BGPPeer | BGPAdvertisement | L2Advertisement | None
     wrong: str = ""
@@ -39,3 +39,4 @@ class Declared(Value, frozen=True):
     generation: int = 0
     conditions: tuple[Condition, ...] = ()
     counts: tuple[Counts | None, Counts | None] = (None, None)
+    labels: Labels = ()

@@ -77,7 +77,9 @@ def read_declared(kind: "OwnKind", thing: DeclaredObject[Any], _: object = None)
     )
     counts = _counts(status.ipv4), _counts(status.ipv6)
     version, uid, generation = meta.resource_version or "", meta.uid or "", meta.generation or 0
-    return kind.key("", meta.name), Declared(value, wrong, version, uid, generation, conditions, counts)
+    return kind.key("", meta.name), Declared(
+        value, wrong, version, uid, generation, conditions, counts, address_pools.read_labels(meta.labels)
+    )
 
 
 def _counts(given: CountsForm | None) -> Counts | None:

@@ -35,7 +35,9 @@ KEEPALIVE = (
 )
 """A peer that is silent for 30 s is gone (tcp(7))."""
 STRATEGIC_MERGE, MERGE = "application/strategic-merge-patch+json", "application/merge-patch+json"
-"""Of a PATCH; custom resources know only the second (RFC 7386)."""
+JSON_PATCH = "application/json-patch+json"
+"""Of a PATCH; custom resources don't know the first. The second merges (RFC 7386), the third says what to do
+(RFC 6902)."""
 APPLY = "application/apply-patch+yaml"
 """A patch that makes what there is not (server-side apply, KEP-555); JSON is YAML."""
 _EXPECTED = (404, 409, 410)

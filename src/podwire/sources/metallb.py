@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from podwire.model.addresses import family_of, parse_address, prefix_around
+from podwire.model.announcements import NAMESPACE
 from podwire.sources.declared import OWN_KINDS, DeclaredMeta
 from podwire.sources.fields import Invalid, invalid, shown
 from podwire.sources.kube_objects import POOLS
@@ -23,7 +24,6 @@ GROUP = "metallb.io"
 LABEL, FROM = "podwire.io/imported-from", "metallb"
 """On all that was made of MetalLB's."""
 PREFIX = "metallb-"
-NAMESPACE = "podwire"
 Thing = Mapping[str, Any]
 Object = dict[str, Any]
 Named = tuple[str, str]
@@ -61,7 +61,8 @@ class _Around:
 
     def _aliases(self) -> Iterator[tuple[str, str]]:
         for _, thing in sorted(self.of.get("Community", {}).items()):
-            for it in _spec(thing).get("communities") or ():
+            listed = _spec(thing).get("communities")
+            for it in listed if isinstance(listed, list) else ():
                 if isinstance(it, Mapping):
                     yield str(it.get("name")), str(it.get("value"))
 
@@ -139,7 +140,14 @@ def _object(at: _Around, kind: str, name: str, spec: Object, labels: Mapping[str
     except msgspec.ValidationError as error:
         raise invalid(error) from None
     own.read(DeclaredMeta(ours, labels=marked), form.spec)
-    return {"apiVersion": POOLS, "kind": kind, "metadata": about, "spec": spec}
+    return {"apiVersion": POOLS, "kind": kind, "metadata": about, "spec": _said(msgspec.to_builtins(form.spec))}
+
+
+def _said(value: Any) -> Any:
+    """Without what says nothing."""
+    if isinstance(value, dict):
+        return {key: _said(it) for key, it in value.items() if it is not None}
+    return [_said(it) for it in value] if isinstance(value, list) else value
 
 
 def _same(spec: Thing, fields: Iterable[str]) -> Object:
