@@ -11,6 +11,8 @@ from podwire.dataplane.nftables.layout import MOST_BACKENDS
 from podwire.ipam.own import own_addresses
 from podwire.ipam.pools import is_single, why_idle
 from podwire.ipam.usage import shortages, strays
+from podwire.loadbalancer.checks import Seen, problems
+from podwire.loadbalancer.others import NOBODYS, taken
 from podwire.model.addresses import Address, Family, Prefix, overlap, show_address
 from podwire.model.network import Frontend, HostPortKey, InternalKey, Slots, listed
 from podwire.model.objects import NodeKey, PodBlockKey, ServiceKey
@@ -36,6 +38,7 @@ def findings(now: Snapshot) -> tuple[str, ...]:
                 *_refused(now),
                 *_shadowed(now),
                 *_pools(now),
+                *_configured(now),
                 *map(str, shortages(now)),
             }
         )
@@ -196,3 +199,18 @@ def misplaced(now: Snapshot, address: Address) -> str:
 def called(now: Snapshot, block: Prefix) -> str:
     """A block that some node has, as people know it."""
     return now.home(min(now.homes.owners(block))).called(block)
+
+
+def _configured(now: Snapshot) -> Iterator[str]:
+    """Of load balancers' pools, peers and advertisements what does not fit, as the controller says it of the objects.
+    What is not known yet is missing nowhere."""
+    it = now.announcing
+    if not now.whole or not (it.pools or it.peers or it.bgp or it.l2):
+        return
+    cidrs = [cidr for pool in now.pools.values() for cidr in pool.cidrs]
+    alone = {key: block for key, block in now.blocks.items() if not any(key.cidr.first in cidr for cidr in cidrs)}
+    secrets = {key.name: frozenset(name for name, _ in secret.items) for key, secret in it.secrets.items()}
+    balanced = {key: service.labels for key, service in now.services.items() if service.balancer_ips}
+    whose = taken(now.nodes, now.pools, alone, now.service_cidrs) if it.pools else NOBODYS
+    for each in problems(Seen(it.pools, it.peers, it.bgp, it.l2, now.nodes, whose, secrets, balanced)):
+        yield f"{each.object}: {each.field}: {each.message}" if each.field else f"{each.object}: {each.message}"

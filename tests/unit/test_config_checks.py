@@ -8,6 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.clustercontroller.writer import report_patch
+from podwire.controller.events import Resync, ResyncReason
+from podwire.controller.snapshot import fold
+from podwire.findings import findings
 from podwire.loadbalancer.allocation import allocate
 from podwire.loadbalancer.checks import ConfigKey, Problem, Seen, problems
 from podwire.loadbalancer.others import NOBODYS, Taken, taken
@@ -36,6 +39,8 @@ from podwire.model.announcements import (
     L2Advertisement,
     L2AdvertisementKey,
     PasswordKey,
+    Secret,
+    SecretKey,
 )
 from podwire.model.balancers import AddressPool, AddressPoolKey, AnnouncedBy, Request
 from podwire.model.declared import Condition, Counts, Declared
@@ -52,6 +57,7 @@ from podwire.model.objects import (
     ServiceCIDRKey,
     ServiceKey,
 )
+from podwire.model.snapshot import Local, Snapshot
 
 A, B = AddressPoolKey("a"), AddressPoolKey("b")
 PEER_A, PEER_B, PEER_C = map(BGPPeerKey, "abc")
@@ -602,3 +608,35 @@ def test_a_long_message_is_cut_to_what_the_api_keeps() -> None:
     held = Declared(pool(), version="1")
     after = written(held, *(Problem(A, "f", "R", f"{n} {'x' * 9000}") for n in range(9)))
     assert max(len(it.message) for it in after.conditions) == 32768
+
+
+# --- what an agent tells of it -----------------------------------------------------------------
+
+
+def configured(*, whole: bool = True, **more: Any) -> list[str]:
+    """What `podwire status` says of a node that knows this."""
+    objects = {
+        **NODES,
+        A: pool("192.0.2.0/24", "203.0.113.2-203.0.113.3"),
+        B: pool("192.0.2.128/25"),
+        PEER_A: peer(password=PasswordKey("s", "p")),
+        BGP_A: BGPAdvertisement(Choice(("a", "none"))),
+        PodBlockKey(parse_prefix("192.0.2.64/30")): PodBlock("n1", "gone"),
+        SecretKey("podwire", "s"): Secret((("other", "hush"),)),
+        **more.pop("objects", {}),
+    }
+    now, _ = fold(Snapshot(Local("n1", 1500)), Resync(ResyncReason.STARTUP, objects, whole=whole))
+    return [it for it in findings(now) if it.startswith(("addresspool/", "bgp", "l2"))]
+
+
+def test_status_tells_what_is_wrong_in_the_words_of_the_conditions() -> None:
+    overlaps = "192.0.2.128-192.0.2.255 overlaps 192.0.2.0-192.0.2.255 of pool a, which comes first"
+    others = "192.0.2.64-192.0.2.67 is in podblock/192.0.2.64/30"
+    nodes = "; ".join(f"203.0.113.{n} is an address of node/n{n}" for n in (2, 3))
+    assert configured() == [
+        f"addresspool/a: spec.addresses: it does not give what others have: {others}; {nodes}",
+        f"addresspool/b: spec.addresses: the pool is not used: {overlaps}",
+        "bgpadvertisement/a: spec.addressPools: there is no AddressPool none",
+        "bgppeer/a: spec.passwordSecret.key: no node has a session: Secret s has no password at p",
+    ]
+    assert configured(whole=False) == [], "what is not known yet is missing nowhere"
