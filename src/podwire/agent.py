@@ -281,6 +281,7 @@ async def _started(config: Config, tasks: Tasks, stack: AsyncExitStack) -> Agent
     listed = await _first_resync(agent, ahead)
     agent.collect_later()  # what a killed agent had still to delete
     stack.push_async_callback(tasks.stop)
+    stack.push_async_callback(agent.announcers.take_leave)
     await agent.health.adjust()  # a load balancer that asks meanwhile takes the node for dead
     _follow_sources(agent, tasks, listed)
     await _settle_memory()

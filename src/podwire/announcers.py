@@ -2,7 +2,8 @@
 back for people.
 
 Invariants: they keep a pace of their own and hold up nobody. Nodes are listened to only where there is an
-L2Advertisement, and FRR is missed only where there is a BGPPeer. An agent that ends withdraws nothing: FRR goes on.
+L2Advertisement, and FRR is missed only where there is a BGPPeer. An agent that ends withdraws nothing: FRR goes
+on, and layer 2 is missed after a second.
 """
 
 import logging
@@ -18,7 +19,7 @@ from podwire.controller.loop import Controller
 from podwire.controller.transaction import Result
 from podwire.l2.driver import L2, read_key
 from podwire.model.addresses import show_address
-from podwire.model.announcements import Liveness, SessionReport
+from podwire.model.announcements import Answers, Liveness, SessionReport
 from podwire.model.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class Announcers:
         self.bgp = frr.Driver(config.frr)
         key = read_key(config.heartbeat_key_file) if config.heartbeat_key_file is not None else b""
         self.l2 = L2(config.node_name, self._heard, config.heartbeat_port, key)
-        self.follower = Follower(controller, self.bgp.want, self.l2.want)
+        self.follower = Follower(controller, self.bgp.want, self._answer)
         self._seen: Snapshot | None = None
         controller.followers.append(self.follow)
 
@@ -42,8 +43,21 @@ class Announcers:
         if seen is None or now.nodes is not seen.nodes or bool(now.announcing.l2) != bool(seen.announcing.l2):
             nodes = now.nodes if now.announcing.l2 else {}
             self.l2.peers({key.name: node.addresses for key, node in nodes.items()})
-        self.l2.ready(self.follower.ready and "nftables" not in self._controller.broken)
+        self._tell_ready()
         self._seen = now
+
+    def _answer(self, answers: Answers) -> None:
+        self.l2.want(answers)
+        self._tell_ready()  # the first time it is ready now, and no event may follow
+
+    def _tell_ready(self) -> None:
+        self.l2.ready(self.follower.ready and "nftables" not in self._controller.broken)
+
+    async def take_leave(self) -> None:
+        """Before an end. The others answer at once for what this node did, where it was cordoned: then it won't come
+        back soon. Else they wait for it for a second, since whatever moves breaks connections."""
+        if self._controller.snapshot.node.cordoned:
+            await self.l2.leave()
 
     def _heard(self, liveness: Mapping[str, Liveness]) -> None:
         by = {state: frozenset(name for name, it in liveness.items() if it is state) for state in Liveness}

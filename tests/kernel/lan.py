@@ -225,9 +225,9 @@ class Prober:
     def lost(self) -> int:
         return len(self.asked) - len(self.answers)
 
-    def gap(self) -> float:
+    def gap(self, since: float = 0.0) -> float:
         """The longest time without an answer, in seconds."""
-        times = [at for at, _ in self.answers]
+        times = [at for at, _ in list(self.answers) if at > since]
         return max((b - a for a, b in itertools.pairwise(times)), default=0.0)
 
     def stop(self) -> None:

@@ -162,6 +162,7 @@ def test_who_is_not_ready_gets_nothing(lan: Lan) -> None:
     lan.nodes[0].tell(ready=False)
     until_owns_its_own(lan, "n2")
     assert lan.nodes[1].seen["liveness"] == {"n1": "unready"}
+    lan.nodes[0].until(lambda _: not lan.nodes[0].owns())
     lan.nodes[0].tell(ready=True)
     until_owns_its_own(lan)
 

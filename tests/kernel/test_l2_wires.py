@@ -50,7 +50,7 @@ class Tap:
     def send(self, to: bytes, kind: int, packet: bytes, sender: bytes = CLIENT_MAC) -> None:
         self._socket.send(to + sender + struct.pack("!H", kind) + packet)
 
-    def heard(self, seconds: float = 5.0, most: int = 1) -> list[object]:
+    def heard(self, seconds: float = 30.0, most: int = 1) -> list[object]:
         """What the node says by ARP and neighbour discovery, until there are so many."""
         found: list[object] = []
         end = time.monotonic() + seconds
@@ -152,8 +152,8 @@ def test_new_addresses_are_told_at_once_and_again(lan: Lan) -> None:
     announced = [packets.parse_arp(it) for it in packets.announcements(FOUR, NODE_MAC)]
     unasked = packets.Advertisement(SIX, packets.ALL_NODES, NODE_MAC)
     assert sorted(map(str, first)) == sorted(map(str, [*announced, unasked]))
-    assert tap.heard(10, 12) == 4 * first
-    assert 3 < time.monotonic() - began < 9
+    assert tap.heard(most=12) == 4 * first
+    assert time.monotonic() - began > 3
     tap.close()
 
 
@@ -164,7 +164,7 @@ def test_another_host_that_claims_an_address_is_told_and_answered_with_a_claim(t
     tap.send(packets.group_mac(packets.ALL_NODES), IPV6_TYPE, packets.announcements(SIX, other)[0], other)
     node.until(lambda seen: all(seen["answers"][it]["also"] == "02:00:00:00:00:66" for it in (FOURS[0], SIXES[0])))
     claims = [packets.parse_arp(it) for it in packets.announcements(FOUR, NODE_MAC)]
-    assert tap.heard(3, 3) == [*claims, packets.Advertisement(SIX, packets.ALL_NODES, NODE_MAC)]
+    assert tap.heard(most=3) == [*claims, packets.Advertisement(SIX, packets.ALL_NODES, NODE_MAC)]
 
 
 def test_the_kernel_does_not_know_the_addresses(lan: Lan, node: Node) -> None:

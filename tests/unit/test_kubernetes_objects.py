@@ -805,6 +805,12 @@ def test_a_node_that_load_balancers_should_leave(spec: Any, metadata: Any, leavi
     assert value == Node(leaving=leaving)
 
 
+@pytest.mark.parametrize(("spec", "cordoned"), [({"unschedulable": True}, True), ({"unschedulable": False}, False)])
+def test_a_cordoned_node(spec: Any, cordoned: bool) -> None:
+    _, value, _ = translate(node(spec))
+    assert value == Node(cordoned=cordoned)
+
+
 def test_labels_are_sorted() -> None:
     labels = {"b": "2", "a": "1"}
     _, value, _ = translate(node(labels=labels, namespace="not meant for nodes"))

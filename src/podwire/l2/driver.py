@@ -87,7 +87,8 @@ class L2:
         self._changed.set()
 
     def ready(self, ready: bool) -> None:
-        """Whether this node answers for the addresses that it is chosen for."""
+        """Whether this node answers for the addresses that it is chosen for. Until it does, or while it does not, the
+        other nodes are told so, and it answers for nothing."""
         self._ready = ready
         self._changed.set()
 

@@ -64,7 +64,7 @@ class Process:
         self._beats: Heartbeats | None = None
         self._known: Mapping[str, Liveness] = {}
         self._wanted = _NOTHING
-        self._ready, self._stuck = False, False
+        self._ready, self._leaving, self._stuck, self._mute = False, False, False, True
         self._farewells: list[float] = []
         self._told: dict[str, Liveness] | None = None
         self._reported = State()
@@ -122,11 +122,15 @@ class Process:
                 self._tell(Left())
 
     def _look_at_agent(self, awake: float) -> None:
+        """Whoever tells the others that it isn't ready answers for nothing: else two would."""
         stuck = awake - self._heard_agent > STUCK
         if stuck != self._stuck:
             self._stuck = stuck
-            self._responder.want(_NOTHING if stuck else self._wanted)
             self._next_beat = time.monotonic()
+        mute = stuck or not (self._ready or self._leaving)
+        if mute != self._mute:
+            self._mute = mute
+            self._responder.want(_NOTHING if mute else self._wanted)
 
     def _report(self, now: float) -> None:
         if now >= self._next_mend:
@@ -172,13 +176,14 @@ class Process:
                 self._known = {}
             case Want():
                 self._wanted = {Address(address): names for address, names in message.answers.items()}
-                self._responder.want(self._wanted)
+                if not self._mute:
+                    self._responder.want(self._wanted)
             case Ready():
                 if self._ready != message.ready:
                     self._next_beat = time.monotonic()  # at once
                 self._ready = message.ready
             case Leave():
-                self._ready = False
+                self._ready, self._leaving = False, True
                 now = time.monotonic()
                 self._farewells = [now + later for later in _FAREWELLS]
 

@@ -112,7 +112,8 @@ class Namespace(Value, frozen=True):
 class Node(Value, frozen=True):
     """`pod_cidrs`: Node.spec.podCIDRs. `addresses`: its InternalIPs in the order the object gives them. `leaving`: it
     is being deleted, or the cluster autoscaler is about to (KEP-3836). `uid`: another one where the object was made
-    anew, "" in manifests. `ready`: its condition Ready, where it has one; `unavailable`: NetworkUnavailable."""
+    anew, "" in manifests. `ready`: its condition Ready, where it has one; `unavailable`: NetworkUnavailable.
+    `cordoned`: no new pods come to it, as where somebody has drained it."""
 
     pod_cidrs: tuple[Prefix, ...] = ()
     addresses: tuple[Address, ...] = ()
@@ -121,6 +122,7 @@ class Node(Value, frozen=True):
     uid: str = ""
     ready: bool = True
     unavailable: bool = False
+    cordoned: bool = False
 
 
 class Pod(Value, frozen=True):

@@ -146,6 +146,7 @@ class NodeSpec(Wire, frozen=True):
     pod_cidr: str | None = field(default=None, name="podCIDR")
     pod_cidrs: list[str] | None = field(default=None, name="podCIDRs")
     taints: list[Taint] | None = None
+    unschedulable: bool | None = None
 
 
 class NodeAddress(Wire, frozen=True):

@@ -517,6 +517,7 @@ def _node(thing: Node, left_out: list[Invalid] | None) -> objects.Node:
         thing.metadata.uid or "",
         ready=said.get("Ready", "True") == "True",
         unavailable=said.get("NetworkUnavailable") == "True",
+        cordoned=spec.unschedulable is True,
     )
 
 

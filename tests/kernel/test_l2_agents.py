@@ -1,0 +1,75 @@
+"""Layer 2 of whole agents: they agree on who answers, and hand over."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from podwire.loadbalancer.election import owner
+from podwire.model.addresses import parse_address
+from tests.kernel.l2_agents import ADDRESS, Agents
+from tests.kernel.lan import Lan, probing
+from tests.kernel.rig import MakeSpace
+
+OWNER = 1 if owner(parse_address(ADDRESS), ("n1", "n2")) == "n1" else 2
+OTHER = 3 - OWNER
+
+
+@pytest.fixture
+def agents(make_space: MakeSpace, tmp_path: Path) -> Iterator[Agents]:
+    """Two, who hear each other."""
+    made = Agents(Lan(make_space), tmp_path)
+    yield made
+    made.end()
+
+
+def until(is_so: Callable[[], bool], patience: float = 90.0) -> None:
+    end = time.monotonic() + patience
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def answering(agents: Agents, number: int) -> bool:
+    return any(it.interfaces for it in agents.seen_by(number).addresses)
+
+
+def agreed(agents: Agents, who: int) -> bool:
+    """Both hear each other, and that one alone answers."""
+    seen = [agents.seen_by(n) for n in (1, 2)]
+    words = {state for each in seen for state in each.nodes.values()}
+    owners = {it.owner for each in seen for it in each.addresses}
+    return words == {"alive"} and owners == {f"n{who}"} and answering(agents, who) and not answering(agents, 3 - who)
+
+
+def test_the_agents_agree_without_any_further_event(agents: Agents) -> None:
+    until(lambda: agreed(agents, OWNER))
+    with probing(agents.lan.client, ADDRESS) as prober:
+        prober.until("backend")
+        assert agents.owner() == OWNER
+    until(lambda: any(it.requests for it in agents.seen_by(OWNER).addresses))
+
+
+def test_a_killed_agents_address_moves_and_comes_back(agents: Agents) -> None:
+    until(lambda: agreed(agents, OWNER))
+    agents.running[OWNER].kill()
+    agents.running[OWNER].wait()
+    until(lambda: answering(agents, OTHER))
+    agents.start(OWNER)
+    until(lambda: agreed(agents, OWNER))
+
+
+def test_the_agent_of_a_cordoned_node_hands_over_when_it_ends(agents: Agents) -> None:
+    until(lambda: agreed(agents, OWNER))
+    agents.cordoned = {OWNER}
+    agents.write()
+    with probing(agents.lan.client, ADDRESS) as prober:
+        prober.until("backend")
+        time.sleep(1)  # that it is cordoned is known
+        agents.running[OWNER].send_signal(signal.SIGTERM)
+        until(lambda: answering(agents, OTHER))
+        until(lambda: agents.owner() == OTHER)
+        prober.until("backend", after=time.monotonic())
+    assert agents.running[OWNER].wait(30) == 0
