@@ -41,7 +41,10 @@ GOALS = {
     "pod_to_pod_throughput_ratio_veth": 0.95,
     "lb_allocate_growth_10000": 1.5,
     "lb_failover_l2_s": 1.5,
+    "bgp_announce_5000_ratio_frr": 1.2,
+    "bgp_withdraw_5000_ratio_frr": 1.2,
 }
+ROUTES = 5_000
 OURS, THEIRS = planes.Podwire.name, planes.KubeProxy.name
 Sample = dict[str, Any]
 
@@ -274,11 +277,40 @@ def failover(bench: Bench) -> None:
     bench.add(figure("lb_failover_l2_s", _each(samples, "gap_s"), "s"))
 
 
+def announcements(bench: Bench) -> None:
+    count = ROUTES if bench.plan is not QUICK else 50
+    if not bench.wanted("bgp_"):
+        return
+    bench.say(f"{count} routes by BGP, told and taken back")
+    found = bench.sample("bgp", count, bench.plan.rounds * 2 + 1)
+    for what in ("announce", "withdraw"):
+        ours, by_hand, gobgp = (found[f"{what}_{name}"] for name in ("ours", "hand", "gobgp"))
+        bench.add(
+            ratio(f"bgp_{what}_{count}_ratio_frr", ours, by_hand, "FRR told by hand, vtysh -f"),
+            ratio(f"bgp_{what}_{count}_ratio_gobgp", ours, gobgp, "GoBGP told by its API"),
+            figure(f"bgp_{what}_{count}_ms", [1e3 * it for it in ours], "ms"),
+        )
+    bench.add(
+        figure("bgp_first_route_s", [found["first_route_s"]], "s"),
+        figure(f"bgp_frr_rss_mb_{count}", [found["rss_full"]], "MB"),
+        figure("bgp_frr_rss_mb_idle", [found["rss_idle"]], "MB"),
+    )
+
+
 def _each(samples: list[Sample], name: str) -> list[float]:
     return [float(it[name]) for it in samples]
 
 
-PARTS: tuple[Callable[[Bench], None], ...] = (services, packets, between_pods, affinity, pods, balancers, failover)
+PARTS: tuple[Callable[[Bench], None], ...] = (
+    services,
+    packets,
+    between_pods,
+    affinity,
+    pods,
+    balancers,
+    failover,
+    announcements,
+)
 
 
 def main() -> None:

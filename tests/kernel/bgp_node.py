@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +11,10 @@ from typing import Any
 from podwire.bgp.daemons import Daemons
 from podwire.bgp.driver import Driver
 from podwire.bgp.sessions import State
-from podwire.model.addresses import parse_address
-from podwire.model.announcements import Session, Speaker
-from tests.kernel.rig import Space
-from tests.kernel.routers import NODE_ASN, PATIENCE, ROUTER_ASN, Router
+from podwire.model.addresses import Prefix, parse_address, parse_prefix
+from podwire.model.announcements import Attributes, Session, Speaker, Told
+from tests.kernel.rig import MakeSpace, Space
+from tests.kernel.routers import NODE_ASN, PATIENCE, ROUTER_ASN, Peering, Router, connect
 
 
 @dataclass
@@ -71,9 +71,21 @@ class Node:
             told = (self.driver.sessions(), self.driver.troubles)
             raise AssertionError(f"{name}: {what} did not come true in {seconds:g} s: {told}") from None
 
-    async def up(self, *names: str) -> None:
+    async def up(self, *names: str, seconds: float = PATIENCE) -> None:
         for name in names:
-            await self.session(name, lambda it: it.state == "Established", "up")
+            await self.session(name, lambda it: it.state == "Established", "up", seconds)
+
+
+class Pair:
+    """Makes a node and a router on a link between them, not yet started."""
+
+    def __init__(self, make_space: MakeSpace, path: Path) -> None:
+        self._make_space, self._path = make_space, path
+
+    def __call__(self, kind: type[Router], **peering: Any) -> tuple[Node, Router]:
+        one, other = self._make_space("node"), self._make_space("router")
+        connect(one, other, 1)
+        return Node(one, self._path / "n"), kind(other, self._path / "r", Peering(**peering))
 
 
 @asynccontextmanager
@@ -97,7 +109,14 @@ def session(name: str = "tor", router: str = "10.99.1.254", **more: Any) -> Sess
     return Session(name, parse_address(router), **given)
 
 
-def speaker(sessions: Sequence[Session], routes: dict[Any, Any], number: int = 1, end: int = 1) -> Speaker:
+PLAIN = Attributes()
+
+
+def told(*prefixes: str, attributes: Attributes = PLAIN, to: Sequence[str] = ("tor",)) -> dict[Prefix, Told]:
+    return {parse_prefix(it): tuple((name, attributes) for name in to) for it in prefixes}
+
+
+def speaker(sessions: Sequence[Session], routes: Mapping[Prefix, Told], number: int = 1, end: int = 1) -> Speaker:
     """Of the node at that end of that link."""
     own = tuple(map(parse_address, (f"10.99.{number}.{end}", f"fd99:{number}::{end:x}")))
     return Speaker(NODE_ASN, own[0], own, tuple(sessions), routes)

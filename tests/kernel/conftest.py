@@ -3,11 +3,13 @@
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import pytest_asyncio
 
 from tests.kernel import runtime
+from tests.kernel.bgp_node import Pair
 from tests.kernel.rig import MakeSpace, Rig, Space, entered, responders, silence, spaces
 
 
@@ -55,3 +57,17 @@ def plugins() -> None:
     """The CNI project's own that are chained after ours."""
     for name in ("portmap", "bandwidth", "tuning"):
         runtime.built(f"{runtime.PLUGINS}/{name}", runtime.PLUGINS_VERSION)
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """FRR's daemons have a user of their own, to whom pytest's directories are closed."""
+    with TemporaryDirectory(prefix="pwt-bgp-") as directory:
+        path = Path(directory)
+        path.chmod(0o755)
+        yield path
+
+
+@pytest.fixture
+def pair(make_space: MakeSpace, open_path: Path) -> Pair:
+    return Pair(make_space, open_path)

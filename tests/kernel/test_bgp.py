@@ -2,52 +2,24 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
-from podwire.model.addresses import parse_prefix
-from podwire.model.announcements import Attributes
-from tests.kernel.bgp_node import Node, session, speaker, started
-from tests.kernel.rig import MakeSpace
-from tests.kernel.routers import KINDS, NODE_ASN, Peering, Router, connect, until
+from podwire.model.announcements import BFD, Attributes
+from tests.kernel.bgp_node import Node, Pair, session, speaker, started, told
+from tests.kernel.rig import by_hand
+from tests.kernel.routers import KINDS, NODE_ASN, Router, until
 
 V4, V6 = "10.200.0.1/32", "fd00:200::1/128"
 TAGGED = Attributes(("64512:100", "no-peer"), ("4200000001:1:2",))
 NO_PEER = dict.fromkeys(("no-peer", "NO_PEER", "65535:65284"), "no-peer")
-Make = Callable[..., tuple[Node, Router]]
+LONG = 120.0
+"""Seconds that a router may take no notice of a node that it has refused."""
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda it: it.kind)
 
 
-@pytest.fixture
-def open_path() -> Iterator[Path]:
-    """FRR's daemons have a user of their own, to whom pytest's directories are closed."""
-    with TemporaryDirectory(prefix="pwt-bgp-") as directory:
-        path = Path(directory)
-        path.chmod(0o755)
-        yield path
-
-
-@pytest.fixture
-def pair(make_space: MakeSpace, open_path: Path) -> Make:
-    """A node and a router on a link between them, not yet started."""
-
-    def make(kind: type[Router], **peering: object) -> tuple[Node, Router]:
-        one, other = make_space("node"), make_space("router")
-        connect(one, other, 1)
-        return Node(one, open_path / "n"), kind(other, open_path / "r", Peering(**peering))  # type: ignore[arg-type]
-
-    return make
-
-
-def told(*prefixes: str, attributes: Attributes = TAGGED, to: tuple[str, ...] = ("tor",)) -> dict[object, object]:
-    return {parse_prefix(it): tuple((name, attributes) for name in to) for it in prefixes}
-
-
 @kinds
-async def test_a_router_sees_what_is_announced_and_no_more(kind: type[Router], pair: Make) -> None:
+async def test_a_router_sees_what_is_announced_and_no_more(kind: type[Router], pair: Pair) -> None:
     """Both families on one session, with communities of both kinds and a next hop of its own family each."""
     node, router = pair(kind, password="s3cret!#x")
     async with started(node, router):
@@ -55,7 +27,7 @@ async def test_a_router_sees_what_is_announced_and_no_more(kind: type[Router], p
         node.driver.want(speaker([tor], {}))
         await node.up("tor")
         up = node.driver.sessions()["tor"].since
-        node.driver.want(speaker([tor], told(V4, V6)))
+        node.driver.want(speaker([tor], told(V4, V6, attributes=TAGGED)))
         for prefix, hop in ((V4, "10.99.1.1"), (V6, "fd99:1::1")):
             (seen,) = await until(lambda p=prefix: router.sees(p), f"{prefix} at the router")
             assert (seen.as_path, seen.next_hop) == ((NODE_ASN,), hop)
@@ -65,7 +37,7 @@ async def test_a_router_sees_what_is_announced_and_no_more(kind: type[Router], p
         assert (state.since, state.established, state.error) == (up, 1, ""), "the first route touches no session"
         routes = await node.driver.routes("tor")
         assert [(it.prefix, it.attributes) for it in routes.advertised] == [(V4, TAGGED), (V6, TAGGED)]
-        node.driver.want(speaker([tor], told(V6)))
+        node.driver.want(speaker([tor], told(V6, attributes=TAGGED)))
         await until(lambda: gone(router, V4), "withdrawn")
         assert await router.sees(V6)
         assert node.driver.troubles == ()
@@ -76,7 +48,7 @@ async def gone(router: Router, prefix: str) -> bool:
 
 
 @kinds
-async def test_routes_stay_while_bgpd_is_killed_and_comes_again(kind: type[Router], pair: Make) -> None:
+async def test_routes_stay_while_bgpd_is_killed_and_comes_again(kind: type[Router], pair: Pair) -> None:
     """Graceful restart: what bgpd begins with is on disk, so that it tells all of it before End-of-RIB."""
     node, router = pair(kind)
     prefixes = [V4, *(f"10.201.0.{number}/32" for number in range(200)), V6]
@@ -98,3 +70,97 @@ async def test_routes_stay_while_bgpd_is_killed_and_comes_again(kind: type[Route
         await node.session("tor", lambda it: sum(p.sent for p in it.prefixes.values()) == len(prefixes), "all told")
         assert await again()
         assert lost == []
+
+
+@kinds
+async def test_a_router_of_another_as_is_told_with_its_number(kind: type[Router], pair: Pair) -> None:
+    node, router = pair(kind, asn=65099)
+    async with started(node, router):
+        node.driver.want(speaker([session()], told(V4)))
+        state = await node.session("tor", lambda it: "says AS" in it.error or "refuses AS" in it.error, "the reason")
+        assert state.error == "the router says AS 65099, expected 65010 (peerASN)"
+        node.driver.want(speaker([session(asn=65099)], told(V4)))
+        await node.up("tor", seconds=LONG)
+        assert node.driver.sessions()["tor"].error == ""
+
+
+@kinds
+async def test_that_a_router_expects_another_as_of_the_node_is_told(kind: type[Router], pair: Pair) -> None:
+    node, router = pair(kind, node_asn=65098)
+    async with started(node, router):
+        node.driver.want(speaker([session()], told(V4)))
+        state = await node.session("tor", lambda it: "AS" in it.error, "the reason")
+        assert state.error == "the router refuses AS 65001 for this node (myASN), it has another one configured"
+        node.driver.want(speaker([session(local_asn=65098)], told(V4)))
+        await node.up("tor", seconds=LONG)
+        (seen,) = await until(lambda: router.sees(V4), f"{V4} at the router")
+        assert seen.as_path == (65098,), "of the speaker's own AS nothing is told"
+
+
+@kinds
+async def test_a_wrong_password_is_told_as_what_is_likely(
+    kind: type[Router], pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    node, router = pair(kind, password="right-one")
+    async with started(node, router):
+        node.driver.want(speaker([session(password="wrong-one")], told(V4)))
+        state = await node.session("tor", lambda it: "password" in it.error, "the reason")
+        assert "no TCP connection with 10.99.1.254:179" in state.error
+        node.driver.want(speaker([session()], told(V4)))
+        await node.session(
+            "tor", lambda it: "asks for no password" in it.error or "asks for a" in it.error, "the reason"
+        )
+        node.driver.want(speaker([session(password="right-one")], told(V4)))
+        await node.up("tor")
+        told_to_people = (
+            caplog.text,
+            node.driver.sessions(),
+            node.driver.troubles,
+            node.driver.foreign,
+            node.log.read_text(),
+        )
+        assert not [it for it in ("right-one", "wrong-one") if it in str(told_to_people)]
+
+
+@kinds
+async def test_local_preference_within_an_as(kind: type[Router], pair: Pair) -> None:
+    node, router = pair(kind, asn=NODE_ASN)
+    async with started(node, router):
+        liked = Attributes(local_pref=250)
+        node.driver.want(speaker([session(asn=NODE_ASN)], told(V4, attributes=liked) | told(V6)))
+        for prefix, preference in ((V4, 250), (V6, 100)):
+            (seen,) = await until(lambda p=prefix: router.sees(p), f"{prefix} at the router")
+            assert (seen.as_path, seen.local_pref) == ((), preference)
+
+
+@kinds
+async def test_a_router_that_is_silent_is_lost_by_the_hold_timer(kind: type[Router], pair: Pair) -> None:
+    node, router = pair(kind, hold=3)
+    async with started(node, router):
+        node.driver.want(speaker([session(hold=3, keepalive=1)], told(V4)))
+        await node.up("tor")
+        cut(node)
+        state = await node.session("tor", lambda it: it.state != "Established", "lost")
+        assert state.lost == "hold timer expired: nothing was heard of the router for 3 s"
+        assert state.lost in state.error
+
+
+def cut(node: Node) -> None:
+    """Nothing goes in or out by the link, which stays up."""
+    chains = (f"chain {it} {{ type filter hook {it}put priority 0; policy drop; }}" for it in ("in", "out"))
+    by_hand(f"ip netns exec {node.space.name} nft 'table inet cut {{ {'; '.join(chains)}; }}'")
+
+
+@pytest.mark.parametrize("kind", [it for it in KINDS if it.bfd], ids=lambda it: it.kind)
+async def test_bfd_finds_a_dead_link_long_before_the_hold_timer(kind: type[Router], pair: Pair) -> None:
+    """Of the four FRR and BIRD know it."""
+    node, router = pair(kind, bfd=True, hold=90)
+    async with started(node, router):
+        node.driver.want(speaker([session(hold=90, keepalive=30, bfd=BFD(100, 100, 3))], told(V4)))
+        await node.up("tor")
+        await node.session("tor", lambda it: it.bfd == "Up", "BFD up")
+        assert await until(lambda: router.sees(V4), f"{V4} at the router")
+        cut(node)
+        state = await node.session("tor", lambda it: it.state != "Established", "lost", 5)
+        assert state.lost == "BFD: the router was not heard in time"
+        await until(lambda: gone(router, V4), "lost at the router, too", 5)

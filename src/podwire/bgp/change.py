@@ -3,7 +3,7 @@
 Invariants: what is named is made before what names it, and removed after it: first all that is new or another value,
 then all that goes. So a route gets other attributes, another class or a new place without being gone for an instant,
 a session keeps what it has until it has the other, and a change of routes says nothing about sessions. A new session
-begins once all of it is said.
+begins once all of it is said; so does one that can't go on as it is, at once, however often it has failed before.
 """
 
 from typing import NamedTuple
@@ -11,6 +11,9 @@ from typing import NamedTuple
 from podwire.bgp.lines import neighbor_of, ranked, subject, undo
 from podwire.bgp.ours import FAMILIES, ROUTER
 from podwire.bgp.tree import EMPTY, Block, exit_of, headers
+
+_OF_THE_SESSION = frozenset(("activate", "ebgp-multihop", "local-as", "password", "port", "remote-as", "update-source"))
+"""What bgpd ends a session for, or begins it with."""
 
 
 class Change(NamedTuple):
@@ -59,11 +62,21 @@ def _within(header: str, commands: tuple[str, ...], at_all: bool = False) -> tup
 def _router(held: Block, wanted: Block) -> Change:
     before, after = _neighbors(held), _neighbors(wanted)
     gone, new = before - after, sorted(after - before)
+    again = sorted((before & after) & _restarting(held, wanted))
     plain = change(_without(held, gone), wanted)
-    until_said = [f"neighbor {who} shutdown" for who in new]
+    until_said = [f"neighbor {who} shutdown" for who in (*again, *new)]
     at = 1 + max((number for number, line in enumerate(plain.make) if " remote-as " in line), default=-1)
-    make = (*plain.make[:at], *until_said, *plain.make[at:], *(f"no {line}" for line in until_said))
-    return Change(make, (*plain.remove, *(f"no neighbor {who}" for who in sorted(gone))))
+    make = (*plain.make[:at], *until_said, *plain.make[at:], *(f"no neighbor {who} shutdown" for who in new))
+    ended = (f"no neighbor {who}" for who in sorted(gone))
+    return Change(make, (*plain.remove, *ended, *(f"no neighbor {who} shutdown" for who in again)))
+
+
+def _restarting(held: Block, wanted: Block) -> set[str | None]:
+    """Neighbours of whom that changes by which a session comes about."""
+    lines = (held.lines ^ wanted.lines).union(
+        *(held.blocks.get(it, EMPTY).lines ^ wanted.blocks.get(it, EMPTY).lines for it in FAMILIES)
+    )
+    return {neighbor_of(line) for line in lines if line.split(" ", 3)[2:3] and line.split(" ", 3)[2] in _OF_THE_SESSION}
 
 
 def _neighbors(router: Block) -> set[str]:

@@ -90,7 +90,7 @@ class Daemons:
                 raise CannotStart(f"{self._programs / name} is missing: install FRR (Debian's package frr)")
         self.directory.mkdir(parents=True, exist_ok=True)
         os.chown(self.directory, user.pw_uid, user.pw_gid)
-        self.directory.chmod(0o750)
+        self.directory.chmod(0o770)
         for above in self.directory.absolute().parents:
             if not above.stat().st_mode & stat.S_IXOTH:
                 raise CannotStart(f"FRR's user can't reach {self.directory}: {above} is closed (expected o+x)")
@@ -158,6 +158,19 @@ class Daemons:
                 while not await _answers(self.directory / f"{name}.vty"):  # noqa: ASYNC110 - another process
                     await asyncio.sleep(0.02)
         self.started[name].set()  # or it does not matter any more: the others say what they miss
+
+
+def run(directory: Path, programs: Path = PROGRAMS, port: int = BGP_PORT) -> None:
+    """Until SIGTERM or SIGINT. Raises CannotStart."""
+
+    async def work() -> None:
+        task = asyncio.ensure_future(Daemons(directory, programs, port).run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        with suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(work())
 
 
 async def _answers(path: Path) -> bool:

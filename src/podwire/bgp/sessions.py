@@ -172,6 +172,8 @@ def _lost(session: Session, told: Neighbor, asn: int | None) -> str:
 
 
 def _known(session: Session, code: str, by_us: bool, asn: int | None) -> str:
+    if code == "0202" and by_us and asn == session.asn:
+        return f"the router says AS {asn}, which was not expected then, and is now"
     if code == "0202" and by_us:
         says = f"says AS {asn}" if asn is not None else "is in another AS"
         return f"the router {says}, expected {session.asn} (peerASN)"

@@ -135,6 +135,30 @@ def controller(
         raise Failed(str(error), REFUSED) from None
 
 
+@app.command
+def bgp_daemons(*, directory: Path, programs: Path = Path("/usr/lib/frr"), port: int = 179) -> None:
+    """Run FRR's zebra, bfdd and bgpd for the agent of this node until told to stop, and start again what ends.
+
+    Parameters
+    ----------
+    directory
+        Where they have their sockets and find what to begin with: the agent's frr_dir. FRR's user must reach it.
+    programs
+        Where FRR's programs are.
+    port
+        Where bgpd listens; 0 for nowhere: then it is the node alone that begins sessions.
+    """
+    from podwire.bgp.daemons import CannotStart
+    from podwire.bgp.daemons import run as work
+    from podwire.logs import set_up
+
+    set_up("info")
+    try:
+        work(directory, programs, port)
+    except CannotStart as error:
+        raise Failed(str(error), REFUSED) from None
+
+
 def main() -> None:
     run(app)
 

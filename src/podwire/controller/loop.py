@@ -191,8 +191,7 @@ class Controller:
             self._do_beside()
         self._answer(result, answer)
         if granted and not self._follow_ups:
-            if not self._requests:  # else a turn for each would have all listen to what the kernel tells of each
-                await asyncio.sleep(0)  # who waits for the ADD goes on first
+            await asyncio.sleep(0)  # who waits for the ADD goes on first
             self._do_beside()
         if not isinstance(event, Shutdown):
             return False
