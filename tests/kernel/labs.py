@@ -24,6 +24,7 @@ PODWIRE = str(Path(sysconfig.get_path("scripts"), "podwire"))
 def directory() -> Iterator[Path]:
     """Of labs, by a short path: unix sockets lie below it."""
     found = Path(tempfile.mkdtemp(prefix="pwlab-", dir="/run"))
+    found.chmod(0o755)  # FRR has a user of its own
     try:
         yield found
     finally:

@@ -87,6 +87,14 @@ def test_counts_alone_are_written_twice_a_minute() -> None:
     assert world.cluster.objects["one.tor"]["status"]["sent"] == {"IPv4": 7}
 
 
+def test_a_second_more_or_less_is_no_news() -> None:
+    world = World()
+    world.looks(tor=UP)
+    world.clock += kube_sessions.COUNTS_SECONDS
+    assert world.looks(tor=SessionReport("Established", 1001.0)) == []
+    assert world.looks(tor=SessionReport("Established", 1010.0)) == ["apply one.tor"]
+
+
 def test_what_an_earlier_agent_left_goes_and_other_nodes_stay() -> None:
     world = World(("one", "old"), ("two", "old"))
     assert world.looks(tor=UP) == ["apply one.tor", "delete one.old"]

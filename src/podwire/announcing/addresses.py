@@ -7,7 +7,7 @@ IPs costs nothing where only load balancers' addresses are announced.
 from collections.abc import Iterable, Mapping
 
 from podwire import views
-from podwire.announcing.decisions import Decision, around, decide
+from podwire.announcing.decisions import Decision, Programmed, around, decide
 from podwire.announcing.speaker import sessions
 from podwire.model.addresses import Address
 from podwire.model.announcements import Kind
@@ -56,8 +56,9 @@ def is_programmed(now: Snapshot, frontend: Frontend) -> bool:
 _LACKS = {views.FrontendState.PENDING, views.FrontendState.FAILED, views.FrontendState.NO_ROOM}
 
 
-def decisions(now: Snapshot) -> Mapping[Address, Decision]:
-    """All of them, from a snapshot alone."""
+def decisions(now: Snapshot, programmed: Programmed | None = None) -> Mapping[Address, Decision]:
+    """All of them, from a snapshot alone. `programmed` None: as nftables has reported."""
     mine = sessions(now).sessions
     known = around(now, (it.name for it in mine))
-    return {it: decide(now, known, it, lambda f: is_programmed(now, f)) for it in sorted(announceable(now))}
+    held = programmed or (lambda it: is_programmed(now, it))
+    return {it: decide(now, known, it, held) for it in sorted(announceable(now))}

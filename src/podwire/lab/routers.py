@@ -17,8 +17,8 @@ from podwire.bgp.daemons import CannotStart, Daemons
 from podwire.lab.forms import Fields
 from podwire.lab.layout import Lab
 from podwire.lab.process import run
-from podwire.lab.topology import FABRIC, Station, fabric_space, router, station_space
-from podwire.model.addresses import FAMILIES, IPV4, Address, host_prefix, show_address
+from podwire.lab.topology import FABRIC, fabric_space, router, station_space
+from podwire.model.addresses import FAMILIES, IPV4, Prefix, show_address
 from podwire.model.announcements import BGPPeer
 from podwire.sources.kubernetes import translate
 
@@ -112,30 +112,29 @@ class Routers:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def await_routes(self, addresses: Mapping[Address, bool], nodes: Collection[Station]) -> list[str]:
-        """Until the router has each of these that is served by way of each of the nodes, and no other. Answers what is
-        not so in time, a line for each."""
-        if self.plan is None:
-            return []
+    async def await_routes(self, told: Mapping[Prefix, Collection[str]]) -> list[str]:
+        """Until the router has these routes by these next hops, and no others. Answers what is not so in time, a line
+        for each."""
+        wanted = {_as_ip_shows(prefix): frozenset(hops) for prefix, hops in told.items()}
         until = monotonic() + PATIENCE
-        wanted = {
-            str(host_prefix(address)).removesuffix("/32").removesuffix("/128"): frozenset(
-                show_address(own) for node in nodes for own in node.addresses if served and len(own) == len(address)
-            )
-            for address, served in addresses.items()
-        }
-        while True:
-            held = await routes(self._lab.name)
-            lacks = [(to, hops) for to, hops in sorted(wanted.items()) if held.get(to, frozenset()) != hops]
-            if not lacks:
-                return []
+        while (held := await routes(self._lab.name)) != wanted:
             if monotonic() > until:
                 return [
-                    f"the router: {to} is by way of {', '.join(sorted(held.get(to, ()))) or 'nobody'}, not "
-                    f"{', '.join(sorted(hops)) or 'nobody'}"
-                    for to, hops in lacks
+                    f"the router: {to} is by way of {_listed(held.get(to, ()))}, not {_listed(wanted.get(to, ()))}"
+                    for to in sorted(held.keys() | wanted.keys())
+                    if held.get(to) != wanted.get(to)
                 ]
             await asyncio.sleep(_LOOK)  # another program's kernel routes: it tells nobody
+        return []
+
+
+def _as_ip_shows(prefix: Prefix) -> str:
+    """ip(8) leaves the length of a single address out."""
+    return show_address(prefix.first) if prefix.length == prefix.family.bits else str(prefix)
+
+
+def _listed(hops: Iterable[str]) -> str:
+    return ", ".join(sorted(hops)) or "nobody"
 
 
 async def routes(lab: str) -> Mapping[str, frozenset[str]]:

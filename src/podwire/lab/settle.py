@@ -13,21 +13,25 @@ from time import monotonic
 import msgspec
 
 from podwire import views
+from podwire.announcing.addresses import decisions
+from podwire.announcing.views import ESTABLISHED, NO_SESSION, PeerList
 from podwire.cli.client import Failed, ask
 from podwire.controller.events import KubeStateChange
 from podwire.controller.snapshot import fold
 from podwire.lab.forms import Fields
 from podwire.lab.process import run
 from podwire.lab.topology import MTU, SERVICE_RANGES, Station
-from podwire.model.addresses import show_address
+from podwire.model.addresses import Prefix, show_address
 from podwire.model.network import TUNNELS
 from podwire.model.snapshot import Local, Snapshot
 from podwire.sources.kubernetes import translate
 
 PATIENCE = 15.0
+_LOOK = 0.1
+"""Seconds between two looks at what the agent only hears of FRR."""
 _LONGEST_WAIT = 1
 """Seconds for an agent to do something; then it is looked at in any case."""
-_SETTLED = {views.FrontendState.PROGRAMMED, views.FrontendState.REFUSED}
+_SETTLED = {views.FrontendState.PROGRAMMED, views.FrontendState.REFUSED, views.FrontendState.DROPPED}
 
 
 def expected(node: str, objects: Iterable[Fields]) -> tuple[views.ServiceView, ...]:
@@ -36,6 +40,14 @@ def expected(node: str, objects: Iterable[Fields]) -> tuple[views.ServiceView, .
     changes = tuple((it.key, it.value) for it in understood if it.value is not None)
     now, _ = fold(Snapshot(Local(node, MTU, tuple(SERVICE_RANGES.values()))), KubeStateChange(changes))
     return tuple(views.service(now, key) for key in views.service_keys(now))
+
+
+def announced(node: str, objects: Iterable[Fields]) -> frozenset[Prefix]:
+    """The routes that the agent of that node will tell its peers. Pure."""
+    understood = (translate(dict(thing)) for thing in objects)
+    changes = tuple((it.key, it.value) for it in understood if it.value is not None)
+    now, _ = fold(Snapshot(Local(node, MTU, tuple(SERVICE_RANGES.values()))), KubeStateChange(changes))
+    return frozenset(prefix for it in decisions(now, lambda _: True).values() for prefix, _ in it.routes)
 
 
 def settled(wanted: Iterable[views.ServiceView], held: Iterable[views.ServiceView]) -> bool:
@@ -72,6 +84,28 @@ async def await_routes(nodes: Collection[Station], sockets: Mapping[str, Path], 
     return await _all(
         _awaited(name, path, partial(_unrouted, spaces[name], others[name])) for name, path in sockets.items()
     )
+
+
+async def await_sessions(sockets: Mapping[str, Path]) -> list[str]:
+    """Until each node's BGP sessions are up, and BFD watches over them. Answers which are not in time, a line for
+    each."""
+    return await _all(_with_sessions(node, path) for node, path in sockets.items())
+
+
+async def _with_sessions(node: str, path: Path) -> str:
+    until = monotonic() + PATIENCE
+    while True:
+        try:
+            body = await asyncio.to_thread(ask, path, "GET", "/bgp/peers")
+        except Failed as error:
+            return f"{node}: {error}"
+        peers = msgspec.json.decode(body, type=PeerList).peers
+        down = [it for it in peers if it.state != NO_SESSION and (it.state != ESTABLISHED or it.bfd == "Down")]
+        if not down:
+            return ""
+        if monotonic() > until:
+            return f"{node}: {', '.join(f'bgppeer/{it.peer} {it.state}, BFD {it.bfd}: {it.error}' for it in down)}"
+        await asyncio.sleep(_LOOK)
 
 
 async def _all(waiting: Iterable[Awaitable[str]]) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from podwire.lab import control, kubelet, nameserver
 from podwire.lab.attach import AttachError
 from podwire.lab.expand import ManifestsError, ObjectKey, Plan, Scaled, expand, objects
+from podwire.lab.forms import Fields
 from podwire.lab.layout import Lab, LabError
 from podwire.lab.machines import Machines
 from podwire.lab.names import zone
@@ -19,13 +20,13 @@ from podwire.lab.publish import Published, publish, publish_resolver
 from podwire.lab.report import report
 from podwire.lab.routers import Routers
 from podwire.lab.services import balancer_ips, external_ips
-from podwire.lab.settle import await_pods, await_routes, await_settled
+from podwire.lab.settle import announced, await_pods, await_routes, await_sessions, await_settled
 from podwire.lab.slices import Listen, RunningPod, listens_on
 from podwire.lab.system import DNS_SERVICE, SYSTEM
 from podwire.lab.userfiles import read_directory
 from podwire.lab.views import LabView
 from podwire.lab.workloads import PlannedPod
-from podwire.model.addresses import Address
+from podwire.model.addresses import Address, Prefix, show_address
 from podwire.model.objects import PodKey, ServiceKey
 from podwire.sources.kube_time import time_of
 
@@ -47,6 +48,8 @@ class Supervisor:
         self._scaled: dict[ObjectKey, Scaled] = {}
         self._published: Published = {}
         self._names = nameserver.Names()
+        self._objects: tuple[Fields, ...] = ()
+        """As last published."""
         self.routers = Routers(lab, say)
         self._due = False
         """Whether pods and objects may lag behind the plan."""
@@ -206,6 +209,7 @@ class Supervisor:
             if key not in leaving
         }
         now = objects(self._plan, running, frozenset(self.machines.off), self.machines.nodes.values())
+        self._objects = tuple(now.values())
         self._names.zone = zone(now)
         await asyncio.to_thread(publish_resolver, self.lab.resolver, self.lab.staging, now)
         self._published = await asyncio.to_thread(publish, self.lab.cluster, self.lab.staging, self._published, now)
@@ -241,15 +245,19 @@ class Supervisor:
         await kubelet.finish(self.lab, self.pods.pop(key))
 
     async def _await_router(self) -> list[str]:
-        """Of addresses that somebody answers for by way of all nodes, and no others."""
-        nodes = [it for it in self.machines.nodes.values() if it.name not in self.machines.off]
-        served = {f"{it.namespace}/{it.name}" for it in self.view().services if it.backends}
-        addresses = {
-            address: f"{key.namespace}/{key.name}" in served
-            for key, it in self._plan.services.items()
-            for address in balancer_ips(it.object)
-        }
-        return await self.routers.await_routes(addresses, nodes)
+        """What the nodes tell it, by way of those that do."""
+        on = [it for it in self.machines.nodes.values() if it.name not in self.machines.off]
+        if self.routers.plan is None or any(self.machines.pid(it.name) is None for it in on):
+            return []  # what a killed agent has told stays, whatever happens
+        told: dict[Prefix, set[str]] = {}
+        for station in on:
+            for prefix in await asyncio.to_thread(announced, station.name, self._objects):
+                hops = (show_address(it) for it in station.addresses if len(it) == prefix.family.size)
+                told.setdefault(prefix, set()).update(hops)
+        return [
+            *await self.routers.await_routes(told),
+            *await await_sessions(self.machines.admin_sockets()),
+        ]
 
     def _external_ips(self) -> list[Address]:
         """By way of a node, for clients on the fabric; load balancers' too, which only the router has learnt."""

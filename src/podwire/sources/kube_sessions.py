@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 PATH = f"/apis/{POOLS}/bgpsessions"
 LOOK_SECONDS, COUNTS_SECONDS, ABSENT_SECONDS = 1.0, 30.0, 60.0
 """Between two looks; until counts alone are worth a write; before a kind that the API hasn't is asked for again."""
+OFF_SECONDS = 2.0
 _LONGEST = 253
 """Characters of a name (RFC 1123 subdomain, as Kubernetes narrows it)."""
 Reports = Mapping[str, SessionReport]
@@ -116,7 +117,7 @@ class Sessions:
         counts = now - self._counted >= COUNTS_SECONDS
         for peer, it in sorted(wanted.items()):
             held = self._written.get(peer)
-            if held is None or held[0] != uid or _told(held[1]) != _told(it) or (counts and held[1] != it):
+            if held is None or held[0] != uid or _is_news(held[1], it) or (counts and _same(held[1]) != _same(it)):
                 path = f"{PATH}/{name_of(self._node, peer)}?fieldManager=podwire-agent&force=true"
                 await self._api.patch(path, body(self._node, uid, peer, it), APPLY)
                 self._written[peer] = uid, it
@@ -139,6 +140,12 @@ class Sessions:
                 raise
 
 
-def _told(it: SessionReport) -> SessionReport:
-    """Without what is only counted."""
-    return replace(it, received=(), sent=())
+def _is_news(held: SessionReport, it: SessionReport) -> bool:
+    """Beside what is only counted. When a session came up is told in whole seconds, by which it may be off."""
+    moved = abs((held.since or 0.0) - (it.since or 0.0)) > OFF_SECONDS
+    return (held.state, held.error) != (it.state, it.error) or moved
+
+
+def _same(it: SessionReport) -> SessionReport:
+    """What twice a minute is compared."""
+    return replace(it, since=None)
