@@ -12,7 +12,7 @@ from podwire.controller.events import Resync, ResyncReason
 from podwire.controller.snapshot import fold
 from podwire.findings import findings
 from podwire.loadbalancer.allocation import allocate
-from podwire.loadbalancer.checks import ConfigKey, Problem, Seen, problems
+from podwire.loadbalancer.checks import ConfigKey, Problem, Seen, _Nodes, problems
 from podwire.loadbalancer.others import NOBODYS, Taken, taken
 from podwire.loadbalancer.pools import is_buggy, used
 from podwire.loadbalancer.reports import due, news
@@ -640,3 +640,17 @@ def test_status_tells_what_is_wrong_in_the_words_of_the_conditions() -> None:
         "bgppeer/a: spec.passwordSecret.key: no node has a session: Secret s has no password at p",
     ]
     assert configured(whole=False) == [], "what is not known yet is missing nowhere"
+
+
+@given(st.data())
+def test_nodes_are_selected_as_requirements_say(data: st.DataObject) -> None:
+    labels = st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy"))
+    nodes = {NodeKey(f"n{n}"): Node(labels=tuple(it.items())) for n, it in enumerate(data.draw(st.lists(labels)))}
+    values = st.lists(st.sampled_from("xyz"), min_size=1, unique=True).map(tuple)
+    several = st.builds(Requirement, st.sampled_from("abc"), st.sampled_from((Operator.IN, Operator.NOT_IN)), values)
+    alone = st.builds(Requirement, st.sampled_from("abc"), st.sampled_from((Operator.EXISTS, Operator.DOES_NOT_EXIST)))
+    selectors = tuple(data.draw(st.lists(st.lists(several | alone, max_size=3).map(tuple), max_size=3)))
+    expected = {
+        k for k, it in nodes.items() if not selectors or any(all(r.is_met(it.labels) for r in s) for s in selectors)
+    }
+    assert _Nodes(nodes).selected(selectors) == expected

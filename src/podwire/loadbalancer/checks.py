@@ -26,7 +26,7 @@ from podwire.model.announcements import (
 )
 from podwire.model.balancers import AddressPool, AddressPoolKey, AnnouncedBy, Labels
 from podwire.model.network import listed
-from podwire.model.objects import Node, NodeKey, ServiceKey, Value
+from podwire.model.objects import Node, NodeKey, Operator, Requirement, ServiceKey, Value
 
 MOST_NAMED = 8
 """Of what is alike, in one message."""
@@ -63,23 +63,53 @@ class Seen(NamedTuple):
 
 def problems(seen: Seen) -> tuple[Problem, ...]:
     """By object, what refuses it first."""
-    at = _Around(seen, pools.used(seen.pools, seen.taken), {})
+    at = _Around(seen, pools.used(seen.pools, seen.taken), _Nodes(seen.nodes))
     found = [*_of_pools(at), *_of_peers(at), *_of_bgp(at), *_of_l2(at)]
     return tuple(sorted(found, key=lambda it: (str(it.object), not it.refused, it.field, it.reason, it.message)))
+
+
+class _Nodes:
+    """Which nodes selectors select, by an index of their labels: there may be thousands of them, and many selectors."""
+
+    def __init__(self, nodes: Mapping[NodeKey, Node]) -> None:
+        self._all = frozenset(nodes)
+        self._of: dict[str, dict[str, set[NodeKey]]] = {}
+        """By label, and by its value."""
+        self._found: dict[tuple[Selector, ...], frozenset[NodeKey]] = {}
+        for key, node in nodes.items():
+            for name, value in node.labels:
+                self._of.setdefault(name, {}).setdefault(value, set()).add(key)
+
+    def selected(self, selectors: tuple[Selector, ...]) -> frozenset[NodeKey]:
+        """By one of them; where there is none, all."""
+        if not selectors:
+            return self._all
+        if selectors not in self._found:
+            each = (self._all.intersection(*map(self._meeting, it)) for it in selectors)
+            self._found[selectors] = frozenset().union(*each)
+        return self._found[selectors]
+
+    def _meeting(self, it: Requirement) -> Set[NodeKey]:
+        values = self._of.get(it.key, {})
+        match it.operator:
+            case Operator.IN:
+                return set().union(*(values.get(value, ()) for value in it.values))
+            case Operator.NOT_IN:
+                return self._all.difference(*(values.get(value, ()) for value in it.values))
+            case Operator.EXISTS:
+                return set().union(*values.values())
+            case Operator.DOES_NOT_EXIST:
+                return self._all.difference(*values.values())
 
 
 class _Around(NamedTuple):
     seen: Seen
     used: Used
-    selected: dict[tuple[Selector, ...], frozenset[NodeKey]]
-    """What was found already."""
+    known: _Nodes
 
     def nodes(self, selectors: tuple[Selector, ...]) -> frozenset[NodeKey]:
         """Those that one of them selects; where there is none, all."""
-        if selectors not in self.selected:
-            every = self.seen.nodes.items()
-            self.selected[selectors] = frozenset(k for k, it in every if not selectors or any_met(selectors, it.labels))
-        return self.selected[selectors]
+        return self.known.selected(selectors)
 
     def chosen(self, choice: Choice) -> list[str]:
         """The pools in use that an advertisement is for, by whatever these may be announced."""
