@@ -1,6 +1,7 @@
 """What a real API server's objects say of themselves, once the controller has looked at them."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -197,40 +198,76 @@ async def test_a_service_that_is_ours_no_more_loses_our_condition(server: ApiSer
         await until(conditions, ["example.com/Theirs"])
 
 
+ROLES = {
+    "ServiceAccount": "/api/v1/namespaces/podwire/serviceaccounts",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/podwire/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/podwire/rolebindings",
+}
+
+
+def _write_kubeconfig(server: ApiServer, token: str, path: Path) -> None:
+    config = yaml.safe_load(server.kubeconfig.read_text(encoding="utf-8"))
+    config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+
+
+@asynccontextmanager
+async def limited(it: Shop, server: ApiServer, path: Path, without: tuple[str, ...] = ()) -> AsyncIterator[Path]:
+    """A kubeconfig with the rights that the manifest gives the controller, but for some resources."""
+    things = [
+        thing
+        for thing in yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))
+        if thing["kind"] in ROLES and thing["metadata"]["name"] == "podwire-controller"
+    ]
+    for thing in things:
+        for rule in thing.get("rules", ()):
+            rule["resources"] = [name for name in rule["resources"] if name not in without] or ["nothing"]
+        await it.admin.ask("POST", ROLES[thing["kind"]], thing)
+    account = f"{ROLES['ServiceAccount']}/podwire-controller/token"
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    token = (await it.admin.ask("POST", account, asked))["status"]["token"]
+    _write_kubeconfig(server, token, path)
+    try:
+        yield path
+    finally:
+        for thing in things:
+            await gone(it.admin, f"{ROLES[thing['kind']]}/podwire-controller")
+        await gone(it.admin, f"{BGP_PEERS}/router")
+
+
 async def test_a_controller_with_the_rights_of_the_manifest_does_all_of_it(server: ApiServer, tmp_path: Path) -> None:
     """As its service account, with a token of the API's."""
-    paths = {
-        "ServiceAccount": "/api/v1/namespaces/podwire/serviceaccounts",
-        "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-        "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-        "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/podwire/roles",
-        "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/podwire/rolebindings",
-    }
-    async with shop(server, "limited", tmp_path, pool("192.0.2.1-192.0.2.9")) as it:
-        for thing in yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8")):
-            if thing["kind"] in paths and thing["metadata"]["name"] == "podwire-controller":
-                await it.admin.ask("POST", paths[thing["kind"]], thing)
-        account = f"{paths['ServiceAccount']}/podwire-controller/token"
-        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-        token = (await it.admin.ask("POST", account, asked))["status"]["token"]
-        config = yaml.safe_load(server.kubeconfig.read_text(encoding="utf-8"))
-        config["users"] = [{"name": it["name"], "user": {"token": token}} for it in config["users"]]
-        limited = tmp_path / "limited.kubeconfig"
-        limited.write_text(yaml.safe_dump(config), encoding="utf-8")
+    async with (
+        shop(server, "limited", tmp_path, pool("192.0.2.1-192.0.2.9")) as it,
+        limited(it, server, tmp_path / "limited.kubeconfig") as kubeconfig,
+    ):
         await make(it.admin, BGP_PEERS, "router", **PEER, passwordSecret={"name": "router"})
-        try:
-            await it.controller(kubeconfig=limited)
-            await it.make("web")
-            await it.becomes("web", ["192.0.2.1"])
-            await says(it, BGP_PEERS, "router", "False", "False", "SecretMissing")
-            await until(lambda: counts(it), {"ipv4": {"total": "9", "assigned": 1, "available": "8"}})
-            await until(lambda: it.events("web"), [("AddressAssigned", "192.0.2.1 of pool pool")])
-            await it.patch("web", {"spec": {"type": "ClusterIP"}})
-            await until(lambda: it.status("web"), ([], ""))
-            log = (tmp_path / "controller0.log").read_text(encoding="utf-8")
-            assert "forbidden" not in log.lower()
-        finally:
-            await gone(it.admin, f"{BGP_PEERS}/router")
+        await it.controller(kubeconfig=kubeconfig)
+        await it.make("web")
+        await it.becomes("web", ["192.0.2.1"])
+        await says(it, BGP_PEERS, "router", "False", "False", "SecretMissing")
+        await until(lambda: counts(it), {"ipv4": {"total": "9", "assigned": 1, "available": "8"}})
+        await until(lambda: it.events("web"), [("AddressAssigned", "192.0.2.1 of pool pool")])
+        await it.patch("web", {"spec": {"type": "ClusterIP"}})
+        await until(lambda: it.status("web"), ([], ""))
+        assert "forbidden" not in (tmp_path / "controller0.log").read_text(encoding="utf-8").lower()
+
+
+async def test_a_controller_with_the_rights_of_an_older_one_gives_addresses(server: ApiServer, tmp_path: Path) -> None:
+    """And says nothing of what it may not see."""
+    unseen = "nodes", "servicecidrs", "podpools", "podblocks", "secrets"
+    async with (
+        shop(server, "older", tmp_path, pool("192.0.2.1-192.0.2.9")) as it,
+        limited(it, server, tmp_path / "limited.kubeconfig", unseen) as kubeconfig,
+    ):
+        await make(it.admin, BGP_PEERS, "router", **PEER, passwordSecret={"name": "router"})
+        await it.controller(kubeconfig=kubeconfig)
+        await it.make("web")
+        await it.becomes("web", ["192.0.2.1"])
+        await says(it, BGP_PEERS, "router", "True", "False", "NoAdvertisement")
+        assert 'cannot list resource "nodes"' in (tmp_path / "controller0.log").read_text(encoding="utf-8")
 
 
 async def test_a_controller_tells_whether_it_lives_and_what_it_sees(server: ApiServer, tmp_path: Path) -> None:

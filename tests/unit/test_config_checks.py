@@ -187,6 +187,7 @@ CASES: dict[str, tuple[Seen, list[tuple[ConfigKey, str, str, str, bool]]]] = {
             )
         ],
     ),
+    "Secrets that nobody may see": (around(peers={PEER_A: peer(password=PasswordKey("s", "p"))}, secrets=None), []),
     "a Secret": (around(peers={PEER_A: peer(password=PasswordKey("s", "p"))}, secrets={"s": {"p"}}), []),
     "two peers at one address": (
         around(peers={PEER_B: peer(), PEER_A: peer()}),

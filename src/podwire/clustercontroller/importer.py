@@ -142,7 +142,7 @@ class Importer:
         for secret, copy in copies.items():
             about = copy.metadata
             ours["Secret", secret] = _Held(about.resource_version, about.uid, partial(_has, copy.data or {}))
-        others |= {("Secret", it) for it in self._cluster.seen().secrets if it not in copies}
+        others |= {("Secret", it) for it in self._cluster.seen().secrets or () if it not in copies}
         return ours, others
 
     async def once(self) -> None:

@@ -117,7 +117,8 @@ class Objects:
 
     def seen(self) -> Seen:
         """All that is checked against each other."""
-        secrets = cast(Mapping[SecretKey, frozenset[str]], self._watches["secrets"].objects)
+        watch = self._watches["secrets"]
+        secrets = cast(Mapping[SecretKey, frozenset[str]], watch.objects)
         return Seen(
             self.pools,
             self._meant(BGPPeerKey),
@@ -125,7 +126,7 @@ class Objects:
             self._meant(L2AdvertisementKey),
             self._nodes,
             self.taken,
-            {key.name: items for key, items in secrets.items()},
+            None if watch.denied else {key.name: items for key, items in secrets.items()},
             {key: it.request.labels for key, it in self.services.items()},
         )
 
@@ -210,6 +211,7 @@ def _resources(unclassed: bool) -> tuple[Resource, ...]:
             "namespaces", "/api/v1/namespaces", NamespaceObject, of_namespace, read=lambda it, _: read_namespace(it)
         ),
         *declared_resources(),
-        *(it for it in resources("") if it.name in _TAKING),
+        # Without the right to ask for these, addresses are given all the same.
+        *(it._replace(optional=True) for it in resources("") if it.name in _TAKING),
         Resource("secrets", secrets, SecretObject, secret_key, optional=True, absent_seconds=60.0, read=secret),
     )

@@ -48,8 +48,8 @@ class Problem(Value, frozen=True):
 
 class Seen(NamedTuple):
     """All that is looked at. `taken`: the addresses of nodes, pods and cluster IPs. `secrets`: the items of those in
-    Podwire's own namespace, by name. `services`: labels of those that have a load balancer's address, or ask for one.
-    """
+    Podwire's own namespace, by name; None: they are not known. `services`: labels of those that have a load balancer's
+    address, or ask for one."""
 
     pools: Pools = {}
     peers: Mapping[BGPPeerKey, BGPPeer] = {}
@@ -57,7 +57,7 @@ class Seen(NamedTuple):
     l2: L2 = {}
     nodes: Mapping[NodeKey, Node] = {}
     taken: Taken = NOBODYS
-    secrets: Mapping[str, Set[str]] = {}
+    secrets: Mapping[str, Set[str]] | None = {}
     services: Mapping[ServiceKey, Labels] = {}
 
 
@@ -179,7 +179,7 @@ def _tells(ad: BGPAdvertisement, peer: str) -> bool:
 
 
 def _secret(at: _Around, key: BGPPeerKey, peer: BGPPeer) -> Problem | None:
-    if peer.password is None:
+    if peer.password is None or at.seen.secrets is None:
         return None
     items = at.seen.secrets.get(peer.password.secret)
     if items is None:

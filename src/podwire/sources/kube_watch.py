@@ -112,6 +112,8 @@ class Watch:
         self.wrong: dict[Any, str] = {}
         """Why an object is not as the API server has it, in words; by its name where no key can be made of that."""
         self.listed = asyncio.Event()
+        self.denied = False
+        """Whether nothing is known of it since nobody has given us the right to ask."""
         self._api, self._tell, self._noted, self._chance = api, tell, noted, chance
         self._decoder = msgspec.json.Decoder(resource.form)
         self._translate = resource.read or _to_an_agent
@@ -153,6 +155,7 @@ class Watch:
             failure = Failure.EXPIRED if error.expired else Failure.LOST
             text, retry_after = str(error), error.retry_after
             if self._is_denied(error):
+                self.denied = True
                 self._replace({}, {})
         except Odd as error:
             failure, text = Failure.ODD, f"{self.resource.path}: {error}: listed again"
@@ -203,6 +206,7 @@ class Watch:
         self._position = position.paged(self._position, page.metadata.resource_version, page.metadata.next or "")
         self._note("")
         if self._position.watching:
+            self.denied = False
             self._replace(self._found, self._found_wrong)
             self._found, self._found_wrong = {}, {}
 
