@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from podwire.lab.names import DOMAIN
-from podwire.lab.paths import behind, questions
+from podwire.lab.paths import BEHIND_ROUTER, BY_ARP, behind, owner_of, questions
 from podwire.lab.questions import REFUSED, TIMEOUT, Answer, Question, judge, names_of
-from podwire.lab.views import ClientView, LabView, NodeView, PodView, ServiceView
+from podwire.lab.views import BalancerView, ClientView, LabView, NodeView, PodView, ServiceView
 
 
 def node(number: int) -> NodeView:
@@ -39,6 +39,17 @@ LAB = LabView(
         service("db", "8080/TCP", "db-0", ips=("None",)),
         service("none", "82/TCP", ips=("10.96.1.3",)),
         ServiceView(
+            "default",
+            "shop",
+            "LoadBalancer",
+            ("IPv4",),
+            ("10.96.1.4",),
+            (),
+            ("80/TCP",),
+            ("default/web-1", "default/web-2"),
+            (BalancerView("192.168.99.251", "node2"), BalancerView("203.0.113.9", "", ("node1", "node2"))),
+        ),
+        ServiceView(
             "kube-system", "kube-dns", "ClusterIP", ("IPv4",), ("10.96.0.10",), (), ("53/UDP",), ("kube-system/dns-1",)
         ),
     ),
@@ -50,7 +61,10 @@ LAB = LabView(
         msgspec.structs.replace(pod("dns-1", 5), namespace="kube-system", ports=("53/UDP",)),
         pod("far-1", 6, node=2),
     ),
-    clients=(ClientView("client1", ("192.168.99.201",), "space-client1"),),
+    clients=(
+        ClientView("client1", ("192.168.99.201",), "space-client1"),
+        ClientView("client2", ("192.168.90.202",), "space-client2", behind=True),
+    ),
     notes=(),
     error="",
     problems=(),
@@ -88,9 +102,49 @@ def test_every_kind_of_way_is_asked() -> None:
         "pod to external IP",
         "node to external IP",
         "client to external IP",
+        "pod to load balancer",
+        "node to load balancer",
+        "client to load balancer",
+        "client to load balancer by ARP, NDP",
+        "client behind the router to load balancer",
         "pod to a port that no Service has",
         "node to a port that no Service has",
     }
+
+
+def shop(**changes) -> LabView:
+    """The lab with its load balancer otherwise."""
+    services = (msgspec.structs.replace(it, **changes) if it.balancers else it for it in LAB.services)
+    return msgspec.structs.replace(LAB, services=tuple(services))
+
+
+ANSWERED, ROUTED = "192.168.99.251", "203.0.113.9"
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "local", "wanted"),
+    [
+        (BY_ARP, ANSWERED, False, {"default/web-1": "192.168.99.2", "default/web-2": ""}),
+        (BY_ARP, ANSWERED, True, {"default/web-2": ""}),
+        ("client to load balancer", ROUTED, False, {"default/web-1": "", "default/web-2": "192.168.99.1"}),
+        ("client to load balancer", ROUTED, True, {"default/web-1": ""}),
+        (BEHIND_ROUTER, ROUTED, False, {"default/web-1": "", "default/web-2": ""}),
+    ],
+)
+def test_a_client_comes_to_a_load_balancer_by_who_announces_it(path, host, local, wanted) -> None:
+    (asked,) = [it for it in questions(shop(local=local)) if it.path == path]
+    assert (asked.host, asked.port, asked.wanted) == (host, 80, wanted)
+
+
+def test_what_no_router_is_told_of_is_asked_from_behind_none() -> None:
+    lab = shop(balancers=(BalancerView(ANSWERED, "node2"), BalancerView(ROUTED)))
+    assert all(it.path != BEHIND_ROUTER for it in questions(lab))
+
+
+def test_who_answers_for_a_load_balancers_address() -> None:
+    asked = {it.host: it for it in questions(LAB) if it.path.endswith("to load balancer") or it.path == BY_ARP}
+    assert {host: owner_of(LAB, it) for host, it in asked.items()} == {ANSWERED: "node2", ROUTED: ""}
+    assert behind(LAB, asked[ANSWERED]) == behind(LAB, asked[ROUTED]) == {"default/web-1", "default/web-2"}
 
 
 MAPPED = (
@@ -185,6 +239,7 @@ def test_names_are_asked_for_with_their_right_answers() -> None:
         "web.default": {"10.96.1.1"},
         "one.default": {"10.96.1.2"},
         "none.default": {"10.96.1.3"},
+        "shop.default": {"10.96.1.4"},
         "db.default": {"10.244.1.4"},
         "db-0.db.default": {"10.244.1.4"},
         "kube-dns.kube-system": {"10.96.0.10"},

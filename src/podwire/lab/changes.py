@@ -23,7 +23,7 @@ from podwire.model.objects import Protocol
 from podwire.sources.documents import read_documents
 
 _INSIDE, _NAMES = "pod to cluster IP", "pod to cluster DNS"
-_WAYS = (_INSIDE, "client to node port", "client to external IP", paths.BEHIND_ROUTER)
+_WAYS = (_INSIDE, "client to node port", "client to external IP", paths.BEHIND_ROUTER, paths.BY_ARP)
 _FEWEST, _COUNTS = 1, (5, 0, 2)
 _OUTCOMES = {(True, True): "", (True, False): ", then refused", (False, True): ", then answered", (False, False): ""}
 """By whether somebody is there before and after a change."""
@@ -109,7 +109,7 @@ def change_port(directory: Path, service: ServiceView, port: int, new: int) -> N
 
 def _killed_agent(lab: Lab, questions: list[Question], node: str) -> Change:
     words = f"the agent of {node} is killed by SIGKILL and started again"
-    change = _watch(lab, words, questions, control.KillAgent(node), control.StartAgent(node))
+    change = _watch(lab, words, questions, control.KillAgent(node), control.StartAgent(node), away=node)
     body = client.ask(lab.node(node).admin_socket, "GET", "/status")
     writes = msgspec.json.decode(body, type=agent.StatusView).writes
     told = ", ".join(f"{driver} {count}" for driver, count in writes.items())
@@ -124,8 +124,10 @@ def _watch(
     *requests: control.Requests,
     first: Callable[[], None] = lambda: None,
     loss: str = "",
+    away: str = "",
 ) -> Change:
-    """`first`: what comes before the requests; `loss`: a node, on whose way something may be lost."""
+    """`first`: what comes before the requests; `loss`: a node, on whose way something may be lost; `away`: one whose
+    agent is not there for a while. Whoever is on an address's way while it moves is lost, too."""
 
     def change() -> LabView:
         first()
@@ -133,7 +135,16 @@ def _watch(
 
     before = control.view(lab)
     after, seconds, heard = while_asking(questions, change)
-    steps = (_step(it, paths.behind(before, it.question), paths.behind(after, it.question), loss) for it in heard)
+
+    def lossy(question: Question) -> str:
+        owners = {paths.owner_of(seen, question) for seen in (before, after)} - {""}
+        moves = question.path == paths.BY_ARP and (len(owners) > 1 or away in owners)
+        return loss or (" or ".join(sorted(owners)) if moves else "")
+
+    steps = (
+        _step(it, paths.behind(before, it.question), paths.behind(after, it.question), lossy(it.question))
+        for it in heard
+    )
     return Change(words, seconds, tuple(steps))
 
 

@@ -5,11 +5,12 @@ is seen as it is wherever the answer comes back by the node that balances; else 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from podwire.lab.names import DOMAIN
 from podwire.lab.questions import ITSELF, Lookup, Question, Source, name_of, own_of, parse_host_port, parse_port
 from podwire.lab.system import DNS_SERVICE
-from podwire.lab.topology import path_of
+from podwire.lab.topology import on_fabric, path_of
 from podwire.lab.views import LabView, NodeView, PodView, ServiceView
 from podwire.model.objects import Protocol
 
@@ -171,23 +172,41 @@ def _to_external_ips(lab: LabView, service: ServiceView) -> Iterator[Question]:
 
 
 def _to_balancer_ips(lab: LabView, service: ServiceView) -> Iterator[Question]:
-    """Clients on the fabric come by the first node that is on; those behind the router by any that it has learnt."""
+    """Clients on the fabric come by the node that answers for the address, or else by the first node that is on; those
+    behind the router by any that it has learnt."""
     on = [it for it in lab.nodes if it.on]
     entry = next(it.name for it in on if not it.link)
-    for host in service.balancer_ips:
+    for it in service.balancers:
+        host = it.address
         for number, _, protocol in map(parse_port, service.ports):
-            for source in (*_insiders(lab, service)[:1], *_nodes(lab)[:1], *_outside(lab)):
-                wanted = _clients(lab, service, source, source.node or entry, host)
-                path = f"{_kind(source)} to load balancer"
-                yield Question(path, source, _of(service), host, number, protocol, wanted)
-            for client in (it for it in lab.clients if it.behind):
+            asked = Question("", Source("", Path()), _of(service), host, number, protocol, {})
+            for source in (*_insiders(lab, service)[:1], *_nodes(lab)[:1]):
+                wanted = _clients(lab, service, source, source.node, host)
+                yield asked._replace(path=f"{_kind(source)} to load balancer", source=source, wanted=wanted)
+            for source in _outside(lab):
+                by_arp = bool(it.owner) and on_fabric(host)
+                wanted = _clients(lab, service, source, it.owner if by_arp else entry, host)
+                if service.local:
+                    there = it.owner if by_arp else entry
+                    wanted = {name_of(pod): ITSELF for pod in _backends(lab, service) if pod.node == there}
+                path = BY_ARP if by_arp else "client to load balancer"
+                yield asked._replace(path=path, source=source, wanted=wanted)
+            for client in (each for each in lab.clients if each.behind and it.routes):
                 source = Source(client.name, path_of(client.space))
                 wanted = dict.fromkeys(service.backends, ITSELF)
-                question = Question(BEHIND_ROUTER, source, _of(service), host, number, protocol, wanted)
-                yield question._replace(or_seen=frozenset(_on_fabric(node, ":" in host) for node in on))
+                seen = frozenset(_on_fabric(node, ":" in host) for node in on)
+                yield asked._replace(path=BEHIND_ROUTER, source=source, wanted=wanted, or_seen=seen)
 
 
 BEHIND_ROUTER = "client behind the router to load balancer"
+BY_ARP = "client to load balancer by ARP, NDP"
+
+
+def owner_of(lab: LabView, question: Question) -> str:
+    """The node that answers by ARP or neighbour discovery for what is asked, "" nobody."""
+    service = service_at(lab, question)
+    balancers = service.balancers if service is not None else ()
+    return next((it.owner for it in balancers if it.address == question.host), "")
 
 
 def _to_nobody(lab: LabView, service: ServiceView) -> Iterator[Question]:

@@ -6,6 +6,7 @@ Invariants: everything is sorted, and in the words that a user types.
 from collections.abc import Collection, Iterable, Mapping
 
 from podwire.lab import views
+from podwire.lab.announced import NOTHING, Announced
 from podwire.lab.expand import Plan, PlannedService
 from podwire.lab.kubelet import LivePod
 from podwire.lab.layout import Lab
@@ -14,8 +15,10 @@ from podwire.lab.services import balancer_ips, external_ips
 from podwire.lab.slices import selected_by
 from podwire.lab.topology import BEHIND, pod_space, station_space
 from podwire.lab.workloads import PlannedPod
-from podwire.model.addresses import show_address
+from podwire.model.addresses import Address, show_address
 from podwire.model.objects import PodKey
+
+NOBODY: Mapping[Address, Announced] = {}
 
 
 def report(
@@ -27,14 +30,17 @@ def report(
     error: str,
     unsettled: Iterable[str],
     router: str = "",
+    known: Mapping[Address, Announced] = NOBODY,
 ) -> views.LabView:
+    """`known`: how the network knows load balancers' addresses."""
     owners = {key: str(workload) for workload, keys in plan.workloads.items() for key in keys}
     return views.LabView(
         name=lab.name,
         manifests=str(lab.manifests),
         nodes=tuple(_node(lab, name, machines, pods) for name in machines.nodes),
         services=tuple(
-            _service(it, plan, pods, machines.off) for _, it in sorted(plan.services.items(), key=lambda i: str(i[0]))
+            _service(it, plan, pods, machines.off, known)
+            for _, it in sorted(plan.services.items(), key=lambda i: str(i[0]))
         ),
         workloads=tuple(
             views.WorkloadView(str(key), len(keys), sum(one in pods for one in keys))
@@ -92,7 +98,11 @@ def _pod(lab: Lab, pod: PlannedPod, workload: str, live: LivePod | None, trouble
 
 
 def _service(
-    service: PlannedService, plan: Plan, pods: Mapping[PodKey, LivePod], off: Collection[str]
+    service: PlannedService,
+    plan: Plan,
+    pods: Mapping[PodKey, LivePod],
+    off: Collection[str],
+    known: Mapping[Address, Announced],
 ) -> views.ServiceView:
     spec, metadata = service.object["spec"], service.object["metadata"]
     ports = []
@@ -110,5 +120,10 @@ def _service(
         external_ips=tuple(map(show_address, external_ips(service.form))),
         ports=tuple(ports),
         backends=tuple(sorted(f"{key.namespace}/{key.name}" for key in serving)),
-        balancer_ips=tuple(map(show_address, balancer_ips(service.object))),
+        balancers=tuple(_balancer(it, known.get(it, NOTHING)) for it in balancer_ips(service.object)),
+        local=spec.get("externalTrafficPolicy") == "Local",
     )
+
+
+def _balancer(address: Address, how: Announced) -> views.BalancerView:
+    return views.BalancerView(show_address(address), how.owner, how.routes)

@@ -13,15 +13,15 @@ from time import monotonic
 import msgspec
 
 from podwire import views
-from podwire.announcing.addresses import decisions
-from podwire.announcing.views import ESTABLISHED, NO_SESSION, PeerList
+from podwire.announcing.views import ESTABLISHED, NO_SESSION, L2View, PeerList
 from podwire.cli.client import Failed, ask
 from podwire.controller.events import KubeStateChange
 from podwire.controller.snapshot import fold
+from podwire.lab.announced import Announced
 from podwire.lab.forms import Fields
 from podwire.lab.process import run
 from podwire.lab.topology import MTU, SERVICE_RANGES, Station
-from podwire.model.addresses import Prefix, show_address
+from podwire.model.addresses import Address, show_address
 from podwire.model.network import TUNNELS
 from podwire.model.snapshot import Local, Snapshot
 from podwire.sources.kubernetes import translate
@@ -40,14 +40,6 @@ def expected(node: str, objects: Iterable[Fields]) -> tuple[views.ServiceView, .
     changes = tuple((it.key, it.value) for it in understood if it.value is not None)
     now, _ = fold(Snapshot(Local(node, MTU, tuple(SERVICE_RANGES.values()))), KubeStateChange(changes))
     return tuple(views.service(now, key) for key in views.service_keys(now))
-
-
-def announced(node: str, objects: Iterable[Fields]) -> frozenset[Prefix]:
-    """The routes that the agent of that node will tell its peers. Pure."""
-    understood = (translate(dict(thing)) for thing in objects)
-    changes = tuple((it.key, it.value) for it in understood if it.value is not None)
-    now, _ = fold(Snapshot(Local(node, MTU, tuple(SERVICE_RANGES.values()))), KubeStateChange(changes))
-    return frozenset(prefix for it in decisions(now, lambda _: True).values() for prefix, _ in it.routes)
 
 
 def settled(wanted: Iterable[views.ServiceView], held: Iterable[views.ServiceView]) -> bool:
@@ -75,6 +67,13 @@ async def await_settled(sockets: Mapping[str, Path], objects: Iterable[Fields]) 
 async def await_pods(sockets: Mapping[str, Path], count: int) -> list[str]:
     """Until each agent knows of so many pods. Answers which does not in time, a line for each."""
     return await _all(_awaited(node, path, partial(_unknown, path, count)) for node, path in sockets.items())
+
+
+async def await_owners(sockets: Mapping[str, Path], wanted: Mapping[Address, Announced]) -> list[str]:
+    """Until each agent knows who answers by ARP or neighbour discovery, and whoever does is at it. Answers which has
+    not in time, a line for each."""
+    owners = {show_address(address): it.owner for address, it in wanted.items()}
+    return await _all(_awaited(node, path, partial(_unanswered, node, path, owners)) for node, path in sockets.items())
 
 
 async def await_routes(nodes: Collection[Station], sockets: Mapping[str, Path], spaces: Mapping[str, str]) -> list[str]:
@@ -142,6 +141,19 @@ async def _unknown(path: Path, count: int) -> str:
     body = await asyncio.to_thread(ask, path, "GET", "/status")
     known = msgspec.json.decode(body, type=views.StatusView).counts["pods"]
     return "" if known == count else f"it knows {known} pods of {count}"
+
+
+async def _unanswered(node: str, path: Path, owners: Mapping[str, str]) -> str:
+    """Raises Failed."""
+    if not owners:
+        return ""
+    body = await asyncio.to_thread(ask, path, "GET", "/l2")
+    held = {it.address: it for it in msgspec.json.decode(body, type=L2View).addresses}
+    for address, owner in owners.items():
+        it = held.get(address)
+        if (it.owner if it else "") != owner or (owner == node and it and not it.interfaces):
+            return f"{address}: {owner or 'nobody'} does not answer for it yet"
+    return ""
 
 
 async def _unrouted(space: str, others: Collection[Station]) -> str:

@@ -6,9 +6,10 @@ say; one at a time. A pod leaves only after the agents have heard of it. What di
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from podwire.lab import control, kubelet, nameserver
+from podwire.lab.announced import Announced, announced, routes_of
 from podwire.lab.attach import AttachError
 from podwire.lab.expand import ManifestsError, ObjectKey, Plan, Scaled, expand, objects
 from podwire.lab.forms import Fields
@@ -20,7 +21,7 @@ from podwire.lab.publish import Published, publish, publish_resolver
 from podwire.lab.report import report
 from podwire.lab.routers import Routers
 from podwire.lab.services import balancer_ips, external_ips
-from podwire.lab.settle import announced, await_pods, await_routes, await_sessions, await_settled
+from podwire.lab.settle import await_owners, await_pods, await_routes, await_sessions, await_settled
 from podwire.lab.slices import Listen, RunningPod, listens_on
 from podwire.lab.system import DNS_SERVICE, SYSTEM
 from podwire.lab.userfiles import read_directory
@@ -50,6 +51,7 @@ class Supervisor:
         self._names = nameserver.Names()
         self._objects: tuple[Fields, ...] = ()
         """As last published."""
+        self._announced: Mapping[Address, Announced] = {}
         self.routers = Routers(lab, say)
         self._due = False
         """Whether pods and objects may lag behind the plan."""
@@ -95,7 +97,10 @@ class Supervisor:
     def view(self) -> LabView:
         troubles = dict(self.troubles)
         router = f"FRR, AS {self.routers.plan.asn}" if self.routers.plan is not None else ""
-        return report(self.lab, self._plan, self.pods, troubles, self.machines, self.error, self.unsettled, router)
+        known = self._announced
+        return report(
+            self.lab, self._plan, self.pods, troubles, self.machines, self.error, self.unsettled, router, known
+        )
 
     async def _do(self, request: control.Requests) -> str:
         """The name of what was made. Raises LabError, ProgramError or OSError."""
@@ -113,6 +118,7 @@ class Supervisor:
                     await self._scale(workload, replicas)
                 case control.KillAgent(node):
                     await self.machines.kill_agent(node)
+                    await self._await_owners()
                 case control.StartAgent(node):
                     await self.machines.start_agent(node)
                     await self._converge()
@@ -186,6 +192,7 @@ class Supervisor:
         await self._each(self._listen, self.pods.keys() - leaving)
         await self._publish(leaving)
         await self.machines.route(self._external_ips())
+        await self._await_owners()
         self.unsettled += await self._await_router()
         await self._each(self._finish, leaving)
         for key, trouble in sorted(self.troubles.items(), key=lambda item: str(item[0])):
@@ -244,6 +251,13 @@ class Supervisor:
     async def _finish(self, key: PodKey) -> None:
         await kubelet.finish(self.lab, self.pods.pop(key))
 
+    async def _await_owners(self) -> None:
+        """Until somebody answers for the load balancers' addresses, also where a node has ended that did."""
+        sockets, nodes = self.machines.admin_sockets(), self.machines.nodes.keys()
+        absent = nodes - sockets.keys()
+        self._announced = await asyncio.to_thread(announced, self._objects, nodes, absent, self.machines.off)
+        self.unsettled += await await_owners(sockets, self._announced)
+
     async def _await_router(self) -> list[str]:
         """What the nodes tell it, by way of those that do."""
         on = [it for it in self.machines.nodes.values() if it.name not in self.machines.off]
@@ -251,7 +265,7 @@ class Supervisor:
             return []  # what a killed agent has told stays, whatever happens
         told: dict[Prefix, set[str]] = {}
         for station in on:
-            for prefix in await asyncio.to_thread(announced, station.name, self._objects):
+            for prefix in await asyncio.to_thread(routes_of, station.name, self._objects):
                 hops = (show_address(it) for it in station.addresses if len(it) == prefix.family.size)
                 told.setdefault(prefix, set()).update(hops)
         return [

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from podwire.lab.questions import Change, Row
-from podwire.lab.views import LabView
+from podwire.lab.views import BalancerView, LabView
 
 
 def lab(seen: LabView) -> RenderableType:
@@ -104,10 +104,17 @@ def _services(seen: LabView) -> Table:
     given = any(it.balancer_ips for it in seen.services)
     table = _table("NAMESPACE", "SERVICE", "TYPE", "CLUSTER IPS", *["LOAD BALANCER"] * given, "PORTS", "PODS")
     for it in seen.services:
-        own = [", ".join(it.balancer_ips)] * given
+        own = [", ".join(map(_balancer, it.balancers))] * given
         last = ", ".join(it.ports), str(len(it.backends))
         table.add_row(it.namespace, it.name, it.type, ", ".join(it.cluster_ips), *own, *last)
     return table
+
+
+def _balancer(it: BalancerView) -> str:
+    """`192.0.2.1 (ARP: node2; BGP: node1, node2)`."""
+    how = [f"{'NDP' if ':' in it.address else 'ARP'}: {it.owner}"] if it.owner else []
+    how += [f"BGP: {', '.join(it.routes)}"] if it.routes else []
+    return f"{it.address} ({'; '.join(how) or 'not announced'})"
 
 
 def _pods(seen: LabView) -> Table:

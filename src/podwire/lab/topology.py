@@ -17,6 +17,7 @@ from podwire.model.addresses import (
     Family,
     Prefix,
     family_of,
+    parse_address,
     parse_prefix,
     show_address,
 )
@@ -114,6 +115,12 @@ def ways_to_external(entry: Station, addresses: Iterable[Address]) -> dict[str, 
         if address not in FABRIC[0][family]:
             found[show_address(address)] = show_address(entry.addresses[FAMILIES.index(family)])
     return found
+
+
+def on_fabric(address: str) -> bool:
+    """Whether clients take it for a neighbour."""
+    parsed = parse_address(address)
+    return parsed in FABRIC[0][family_of(parsed)]
 
 
 def labels_of(node: Station) -> dict[str, str]:

@@ -40,9 +40,19 @@ class PodView(Struct, frozen=True):
     host_ports: tuple[str, ...] = ()
 
 
+class BalancerView(Struct, frozen=True):
+    """An address of a load balancer. `owner`: the node that answers for it by ARP or neighbour discovery, "" nobody;
+    `routes`: the nodes that tell routers of it."""
+
+    address: str
+    owner: str = ""
+    routes: tuple[str, ...] = ()
+
+
 class ServiceView(Struct, frozen=True):
     """`ports` as `80/TCP`, `80:30123/TCP` with a node port; `families`: IPv4, IPv6; `backends`: pods, as
-    namespace/name, that serve it."""
+    namespace/name, that serve it. `local`: whoever is outside of the cluster reaches those alone that are on the node
+    that its packets come to."""
 
     namespace: str
     name: str
@@ -52,7 +62,12 @@ class ServiceView(Struct, frozen=True):
     external_ips: tuple[str, ...]
     ports: tuple[str, ...]
     backends: tuple[str, ...]
-    balancer_ips: tuple[str, ...] = ()
+    balancers: tuple[BalancerView, ...] = ()
+    local: bool = False
+
+    @property
+    def balancer_ips(self) -> tuple[str, ...]:
+        return tuple(it.address for it in self.balancers)
 
 
 class WorkloadView(Struct, frozen=True):
