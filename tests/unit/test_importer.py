@@ -8,7 +8,8 @@ import pytest
 from podwire.clustercontroller.backoff import FIRST_DELAY, Refused
 from podwire.clustercontroller.importer import _THEIRS, Importer
 from podwire.loadbalancer.checks import ConfigKey, Seen
-from podwire.model.addresses import parse_range
+from podwire.model.addresses import parse_address, parse_range
+from podwire.model.announcements import BGPPeer, BGPPeerKey
 from podwire.model.balancers import AddressPool, AddressPoolKey
 from podwire.model.declared import Declared
 from podwire.sources.kube_api import Api, ApiError
@@ -154,6 +155,25 @@ async def test_nothing_is_taken_away_where_nobody_says_whether_metallb_goes() ->
     assert await it.once() == []
     it.server.deaf = None
     assert await it.once() == [("DELETE", "a")]
+
+
+async def test_what_cannot_come_over_any_more_stays_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    """A profile that is made anew would end a session."""
+    it = Here()
+    of_peer = {"myASN": 1, "peerASN": 2, "peerAddress": "192.0.2.1", "bfdProfile": "b", "passwordSecret": {"name": "s"}}
+    it.put("bgppeers", "p", spec=of_peer)
+    it.put("bfdprofiles", "b", spec={})
+    it.put("secrets", "s", data={"password": "aHVzaA=="})
+    assert await it.once() == [("POST", "secrets"), ("POST", "bgppeers")]
+    peer = BGPPeer(parse_address("192.0.2.1"), 2, 1)
+    it.declared[BGPPeerKey("p")] = Declared(peer, version="7", uid="u", labels=MARK)
+    it.put("copies", "s", data={"password": "aHVzaA=="})
+    it.secrets["s"] = frozenset({"password"})
+    it.drop("bfdprofiles", "b")
+    assert await it.once() == []
+    assert "there is no BFDProfile b; it is left out" in caplog.messages[-1]
+    it.drop("bgppeers", "p")
+    assert await it.once() == [("DELETE", "s"), ("DELETE", "p")]
 
 
 async def test_who_has_lost_the_lease_writes_nothing() -> None:

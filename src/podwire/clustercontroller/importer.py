@@ -2,13 +2,13 @@
 
 Invariants: what we have made has a label, and nothing else is touched; a name that somebody else's object has is left
 to it. All of it follows from the objects on both sides. Nothing is taken away because MetalLB itself goes, with its
-namespace or its kinds: then what was imported stays, and goes on announcing. What fails is tried again with growing
-delay.
+namespace or its kinds: then what was imported stays, and goes on announcing. Nor where an object of MetalLB's can't
+come over any more. What fails is tried again with growing delay.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -25,7 +25,7 @@ from podwire.sources.kube_api import JSON_PATCH, Api, ApiError
 from podwire.sources.kube_objects import POOLS
 from podwire.sources.kube_watch import CHANCE, Chance, Watch
 from podwire.sources.kubernetes import Resource
-from podwire.sources.metallb import FROM, GROUP, LABEL, Named, Object, Thing, convert
+from podwire.sources.metallb import FROM, GROUP, LABEL, PREFIX, Named, Object, Thing, convert
 from podwire.sources.troubles import Troubles
 
 log = logging.getLogger(__name__)
@@ -158,7 +158,8 @@ class Importer:
             for name in wanted
             if name not in others and not (name in ours and ours[name].alike(wanted[name]))
         ]
-        goes = [name for name in sorted(ours, reverse=True) if name not in wanted]
+        stays = _kept(found.left_out)
+        goes = [name for name in sorted(ours, reverse=True) if name not in wanted and not stays(name)]
         self._backoff.keep({*(name for name, _ in writes), *goes})
         for name, held in writes:
             await self._try(name, held, wanted[name])
@@ -229,6 +230,15 @@ class Importer:
             log.warning("nothing is taken away: %s", error)
             return True
         return False
+
+
+def _kept(left_out: Iterable[Named]) -> Callable[[Named], bool]:
+    """Whether an object of ours stays as it was, since MetalLB's is there and can't come over any more: a peer, with
+    whatever password it has."""
+    kinds = {"IPAddressPool": "AddressPool"}
+    names = {(kinds.get(kind, kind), each) for kind, name in left_out for each in (name, f"{PREFIX}{name}")}
+    peers = any(kind == "BGPPeer" for kind, _ in names)
+    return lambda name: name in names or (peers and name[0] == "Secret")
 
 
 def _has(data: Mapping[str, str], wanted: Object) -> bool:
