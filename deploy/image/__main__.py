@@ -30,7 +30,9 @@ OUT, INDEX_OUT = ROOT / "build" / "podwire-image.tar", ROOT / "build" / "podwire
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 """The architectures that images can be made for, and how a kernel calls each."""
 PYTHON = "3.11"
-PACKAGES = (f"python{PYTHON}", "libnftables1", "libstdc++6", "nftables", "iproute2", "dash", "busybox-static")
+PACKAGES = (f"python{PYTHON}", "libnftables1", "libstdc++6", "nftables", "iproute2", "dash", "busybox-static", "frr")
+FRR = ("zebra", "bgpd", "bfdd")
+"""Of FRR's daemons those that are run."""
 HOME = "opt/podwire"
 SITE = f"{HOME}/lib/python{PYTHON}/site-packages"
 _NEVER_RUN = ("idlelib", "lib2to3", "pydoc_data", "ensurepip", "unittest", "distutils", "tkinter", "turtledemo", "test")
@@ -102,6 +104,9 @@ def _base(arch: str) -> Path:
         debian.applets(tree, _emulator(arch))
         for unused in _NEVER_RUN:
             shutil.rmtree(tree / f"usr/lib/python{PYTHON}" / unused, ignore_errors=True)
+        for unused in [it for it in (tree / "usr/lib/frr").iterdir() if it.name not in FRR]:
+            unused.unlink()
+        (tree / "usr/bin/vtysh").unlink()  # it wants PAM
         _say(f"{arch}: the locked packages")
         lock = Path(directory) / "runtime.lock"
         lock.write_text(locked, encoding="utf-8")

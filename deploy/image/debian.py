@@ -29,8 +29,46 @@ _UNUSED = (
     "gdb",
     "perl",
 )
-_NOT_IN_AN_IMAGE = ("ca-certificates", "debconf", "dpkg", "openssl", "tar", "perl-base")
-"""Needed by what they depend on to be configured only."""
+_NOT_IN_AN_IMAGE = frozenset(
+    [
+        "ca-certificates",
+        "debconf",
+        "dpkg",
+        "openssl",
+        "tar",
+        "adduser",
+        "cron",
+        "cron-daemon-common",
+        "init-system-helpers",
+        "logrotate",
+        "lsof",
+        "passwd",
+        "perl",
+        "perl-base",
+        "perl-modules-5.36",
+        "sensible-utils",
+        "usrmerge",
+        "libaudit-common",
+        "libaudit1",
+        "libc-ares2",
+        "libcap-ng0",
+        "libfile-find-rule-perl",
+        "libgdbm-compat4",
+        "libgdbm6",
+        "libnumber-compare-perl",
+        "libpam-modules",
+        "libpam-modules-bin",
+        "libpam-runtime",
+        "libpam0g",
+        "libperl5.36",
+        "libpopt0",
+        "libsemanage-common",
+        "libsemanage2",
+        "libsepol2",
+        "libtext-glob-perl",
+    ]
+)
+"""Needed by what they depend on to be configured only, or by parts of it that nobody runs here."""
 
 
 class CannotBuild(Exception):
@@ -58,8 +96,11 @@ def make(tree: Path, packages: Iterable[str], aside: Path, foreign: str = "") ->
     (tree / "tmp").chmod(0o1777)
     shutil.rmtree(tree / "var/run", ignore_errors=True)
     (tree / "var/run").symlink_to("/run")
-    (tree / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n")
-    (tree / "etc/group").write_text("root:x:0:\nnogroup:x:65534:\n")
+    users = ["root:x:0:0:root:/root:/bin/sh", "nobody:x:65534:65534:nobody:/:/usr/sbin/nologin"]
+    # FRR's daemons want users of their own; in a container, whose capabilities are few, they are as good as root.
+    users.append("frr:x:0:0:FRR:/:/usr/sbin/nologin")
+    (tree / "etc/passwd").write_text("".join(f"{it}\n" for it in users))
+    (tree / "etc/group").write_text("root:x:0:\nnogroup:x:65534:\nfrr:x:0:\nfrrvty:x:0:\n")
     (tree / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files dns\n")
 
 

@@ -54,6 +54,8 @@ def test_the_image_is_that_of_this_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     pod = of_kind("DaemonSet")["spec"]["template"]["spec"]
     images = {container["image"] for container in (*pod["initContainers"], *pod["containers"])}
+    speaker = yaml.safe_load((ROOT / "deploy" / "podwire-bgp.yaml").read_text(encoding="utf-8"))
+    images |= {container["image"] for container in speaker["spec"]["template"]["spec"]["containers"]}
     assert images == {f"localhost/podwire:{version}"}
 
 
