@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -47,6 +47,29 @@ async def test_where_nobody_answers_the_error_names_all() -> None:
             await api.get(NODES)
     assert raised.value.status == 0
     assert str(raised.value) == f"{UNREACHABLE}: Connection refused; {second}: Connection refused"
+
+
+@pytest.mark.parametrize(
+    ("status", "counts"), [(200, 0), (404, 0), (409, 0), (410, 0), (401, 1), (403, 1), (422, 1), (429, 1), (500, 1)]
+)
+async def test_what_is_refused_counts_but_what_is_not_there_or_has_changed(status: int, counts: int) -> None:
+    fake = FakeApi()
+    fake.faults["list", "nodes"].extend([answering(status)] * 2 if status >= 300 else [])
+    async with fake.served() as server, client(Access((server,))) as api:
+        with suppress(ApiError):
+            await api.get(NODES, ONE_PAGE)
+        assert api.errors == counts
+
+
+async def test_that_nobody_answers_counts_once_and_a_server_that_is_left_for_another_does_not() -> None:
+    fake = FakeApi()
+    async with fake.served() as server, client(Access((UNREACHABLE, server))) as api:
+        await api.get(NODES, ONE_PAGE)
+        assert api.errors == 0
+    async with client(Access((UNREACHABLE, UNREACHABLE.replace(":1", ":2")))) as api:
+        with suppress(ApiError):
+            await api.get(NODES)
+        assert api.errors == 1
 
 
 @pytest.mark.parametrize(("status", "left"), [(500, True), (503, True), (404, False), (429, False)])
