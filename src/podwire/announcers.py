@@ -20,9 +20,11 @@ from podwire.controller.transaction import Result
 from podwire.l2.driver import L2, read_key
 from podwire.model.addresses import show_address
 from podwire.model.announcements import Answers, Liveness, SessionReport
+from podwire.model.objects import NodeKey
 from podwire.model.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
+_SHOWN = 3
 
 
 class Announcers:
@@ -33,6 +35,7 @@ class Announcers:
         key = read_key(config.heartbeat_key_file) if config.heartbeat_key_file is not None else b""
         self.l2 = L2(config.node_name, self._heard, config.heartbeat_port, key)
         self.follower = Follower(controller, self.bgp.want, self._answer)
+        self._port = config.heartbeat_port
         self._seen: Snapshot | None = None
         controller.followers.append(self.follow)
 
@@ -75,7 +78,17 @@ class Announcers:
             found += [f"BGP: {it}" for it in (*self.bgp.troubles, *self.bgp.foreign)]
             states = self.bgp.sessions().items()
             found += [f"bgppeer/{name}: {it.state}: {it.error}" for name, it in sorted(states) if it.error]
-        return (*found, *(f"layer 2: {it}" for it in self.l2.troubles), *self._unable())
+        return (*found, *(f"layer 2: {it}" for it in self.l2.troubles), *self._unable(), *self._unheard())
+
+    def _unheard(self) -> tuple[str, ...]:
+        """Who should be heard, and never was: then others take over from it as late as the API server notices."""
+        nodes = self._controller.snapshot.nodes
+        names = [name for name in self.l2.unheard if (node := nodes.get(NodeKey(name))) is not None and node.ready]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        if not names:
+            return ()
+        port = f"UDP port {self._port} is closed between the nodes, or their agents are older or have another key"
+        return (f"layer 2: never heard of {', '.join(names[:_SHOWN])}{more}: {port}",)
 
     def _unable(self) -> tuple[str, ...]:
         return tuple(

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,25 @@ import msgspec
 
 from podwire.announcing.views import L2View
 from podwire.cli.client import Failed, ask
+from podwire.views import StatusView
 from tests.kernel.lan import ECHO, Lan, mac_of
-from tests.kernel.rig import respond
+from tests.kernel.rig import Space, respond
 
 ADDRESS, BACKEND = "192.0.2.100", "192.0.2.150"
 
 
 class Agents:
-    def __init__(self, lan: Lan, directory: Path, count: int = 2) -> None:
+    def __init__(self, lan: Lan, directory: Path, first: Callable[[Space], object] = lambda _: None) -> None:
+        """`first`: done in each node's namespace before its agent begins."""
         self.lan, self.directory = lan, directory
         self.running: dict[int, subprocess.Popen[bytes]] = {}
         respond(lan.plug("backend", 150, f"{BACKEND}/24"), "backend", ECHO)
-        self.spaces = {n: lan.plug(f"n{n}", n, f"192.0.2.{n}/24") for n in range(1, count + 1)}
+        self.spaces = {n: lan.plug(f"n{n}", n, f"192.0.2.{n}/24") for n in (1, 2)}
         (directory / "manifests").mkdir()
         self.cordoned: set[int] = set()
         self.write()
-        for number in self.spaces:
+        for number, space in self.spaces.items():
+            first(space)
             self.start(number)
 
     def write(self) -> None:
@@ -63,6 +67,14 @@ class Agents:
         except Failed:
             return L2View(())
         return msgspec.json.decode(body, type=L2View)
+
+    def errors(self, number: int) -> list[str]:
+        """Of its status; none where it does not answer yet."""
+        try:
+            body = ask(self.directory / f"n{number}" / "admin.sock", "GET", "/status")
+        except Failed:
+            return []
+        return list(msgspec.json.decode(body, type=StatusView).source_errors)
 
     def end(self) -> None:
         for agent in self.running.values():

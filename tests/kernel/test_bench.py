@@ -21,6 +21,7 @@ def test_each_part_measures_what_can_be_measured_here(tmp_path: Path) -> None:
     assert all(set(it) == {"name", "value", "unit", "better", "against", "samples"} for it in found.values())
     assert found["restart_kernel_writes_40"]["value"] == 0
     assert found["services_change_growth"]["samples"]
+    assert found["lb_failover_l2_s"]["value"] > 0
     missing = {"kube-proxy": bool(planes.missing()), "cc": bool(wires.missing())}
     assert ("clusterip_cps" in found) == (not missing["cc"]) == ("affinity_cleanup_s_200" in found)
     assert ("pod_to_pod_throughput_ratio_veth" in found) == (not missing["cc"])

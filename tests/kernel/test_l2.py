@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from podwire.l2.packets import ARP
 from podwire.loadbalancer.election import owner as elected
 from podwire.model.addresses import parse_address
 from tests.kernel.lan import ECHO, FOURS, SIXES, Lan, Node, probing
 from tests.kernel.rig import MakeSpace, ask, sh
+from tests.kernel.test_l2_wires import ARP_TYPE, BROADCAST, Tap, asks
 
 
 @pytest.fixture
@@ -62,6 +64,26 @@ def test_a_client_finds_the_chosen_node_of_each_address(lan: Lan) -> None:
     for node in lan.nodes:
         node.until(lambda seen: min(seen["requests"].values()) >= 1)
     assert all(it["also"] == "" for node in lan.nodes for it in node.seen["answers"].values())
+
+
+def test_each_request_has_one_answer(lan: Lan) -> None:
+    """Also while an agent comes back, but for the moment in which it takes its own."""
+    until_owns_its_own(lan)
+    tap = Tap(lan.client, of=lambda _: True)
+    try:
+        lan.nodes[0].kill()
+        until_owns_its_own(lan, "n2")
+        lan.nodes[0].start()
+        until_owns_its_own(lan)
+        while tap.heard(1.5):
+            pass
+        for address in FOURS:
+            tap.send(BROADCAST, ARP_TYPE, asks(target=parse_address(address)))
+            (it,) = tap.heard(1.0, 2)
+            assert isinstance(it, ARP)
+            assert it.mac.hex(":") == by_name(lan, owners(lan)[address]).mac
+    finally:
+        tap.close()
 
 
 @pytest.mark.parametrize("family", [".", ":"])

@@ -11,7 +11,7 @@ from podwire.loadbalancer.election import owner
 from podwire.model.addresses import parse_address
 from tests.kernel.l2_agents import ADDRESS, Agents
 from tests.kernel.lan import Lan, probing
-from tests.kernel.rig import MakeSpace
+from tests.kernel.rig import MakeSpace, sh
 
 OWNER = 1 if owner(parse_address(ADDRESS), ("n1", "n2")) == "n1" else 2
 OTHER = 3 - OWNER
@@ -73,3 +73,21 @@ def test_the_agent_of_a_cordoned_node_hands_over_when_it_ends(agents: Agents) ->
         until(lambda: agents.owner() == OTHER)
         prober.until("backend", after=time.monotonic())
     assert agents.running[OWNER].wait(30) == 0
+
+
+CLOSED = (
+    "add table inet w; add chain inet w i { type filter hook input priority 0; }; add rule inet w i udp dport 7948 drop"
+)
+
+
+def test_where_a_firewall_is_between_them_their_objects_decide_and_it_is_told(
+    make_space: MakeSpace, tmp_path: Path
+) -> None:
+    made = Agents(Lan(make_space), tmp_path, first=lambda space: sh("ip", "netns", "exec", space.name, "nft", CLOSED))
+    try:
+        until(lambda: answering(made, OWNER) and set(made.seen_by(OTHER).nodes.values()) == {"unknown"})
+        assert not answering(made, OTHER)
+        port = "UDP port 7948 is closed between the nodes, or their agents are older or have another key"
+        until(lambda: f"layer 2: never heard of n{OWNER}: {port}" in made.errors(OTHER))
+    finally:
+        made.end()

@@ -3,7 +3,7 @@
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,16 +42,17 @@ def node(lan: Lan) -> Node:
 class Tap:
     """The client's end of the link, frame by frame."""
 
-    def __init__(self, space: Space, interface: str = "eth0") -> None:
+    def __init__(self, space: Space, of: Callable[[bytes], bool] = lambda mac: mac == NODE_MAC) -> None:
+        self._of = of
         with entered(space):
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
-            self._socket.bind((interface, 0x0003))
+            self._socket.bind(("eth0", 0x0003))
 
     def send(self, to: bytes, kind: int, packet: bytes, sender: bytes = CLIENT_MAC) -> None:
         self._socket.send(to + sender + struct.pack("!H", kind) + packet)
 
     def heard(self, seconds: float = 30.0, most: int = 1) -> list[object]:
-        """What the node says by ARP and neighbour discovery, until there are so many."""
+        """What the node (`of` whose MAC address it is) says by ARP and neighbour discovery, until there are so many."""
         found: list[object] = []
         end = time.monotonic() + seconds
         while len(found) < most and (left := end - time.monotonic()) > 0:
@@ -60,7 +61,7 @@ class Tap:
                 data, place = self._socket.recvfrom(2048)
             except TimeoutError:
                 break
-            if place[2] == socket.PACKET_OUTGOING or data[6:12] != NODE_MAC:
+            if place[2] == socket.PACKET_OUTGOING or not self._of(data[6:12]):
                 continue
             it = packets.parse_arp(data[14:]) if data[12:14] == b"\x08\x06" else packets.parse_advertisement(data[14:])
             address = it.sender if isinstance(it, ARP) else it.target if it else None

@@ -14,6 +14,7 @@ from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from types import MappingProxyType
 
 from podwire.l2.channel import (
@@ -45,6 +46,8 @@ LEAVE_SECONDS = 1.0
 _SILENT = 10.0
 """Seconds after which a process that says nothing is killed."""
 _END_SECONDS = 1.0
+_HEARING = 5.0
+"""Seconds after which a node has had time to be heard."""
 log = logging.getLogger(__name__)
 
 
@@ -76,7 +79,7 @@ class L2:
         self._state = State()
         self._peers: Mapping[str, tuple[Address, ...]] = {}
         self._answers: Answers = {}
-        self._ready, self._leaving = False, False
+        self._ready, self._leaving, self._began = False, False, 0.0
         self._changed, self._left = asyncio.Event(), asyncio.Event()
 
     # --- what is wanted ------------------------------------------------------------------------
@@ -117,6 +120,13 @@ class L2:
 
     at_work = False
     """Whether there is a process."""
+
+    @property
+    def unheard(self) -> tuple[str, ...]:
+        """The nodes that nothing was ever heard of, though there was time for it; sorted."""
+        if not self.at_work or monotonic() - self._began < _HEARING:
+            return ()
+        return tuple(sorted(name for name, it in self.liveness.items() if it is Liveness.UNKNOWN))
 
     @property
     def answered(self) -> Mapping[Address, Answered]:
@@ -168,7 +178,7 @@ class L2:
         except BaseException:
             ours.close()
             raise
-        self.at_work = True
+        self.at_work, self._began = True, monotonic()
         told, heard = asyncio.create_task(self._tell(writer)), asyncio.create_task(self._hear(reader))
         try:
             await asyncio.wait((told, heard), return_when=asyncio.FIRST_COMPLETED)
