@@ -206,7 +206,7 @@ class Bird(Router):
             lines.append(f"protocol kernel {{ {family} {{ import none; export all; }}; merge paths on; }}")
             lines.append(f"protocol static {{ {family}; {own} }}")
         for number, node in enumerate(told.nodes):
-            lines += [f"protocol bgp n{number} {{", f"local {told.own} as {told.asn};"]
+            lines += [f"protocol bgp n{number} {{", f"local as {told.asn};"]
             lines += [f"neighbor {node} as {told.node_asn};", f"hold time {told.hold};", "graceful restart on;"]
             lines += ["connect delay time 1;", "error wait time 1, 2;"]
             lines += [f"{it} {{ import all; export where source = RTS_STATIC; }};" for it in ("ipv4", "ipv6")]

@@ -137,12 +137,16 @@ async def test_local_preference_within_an_as(kind: type[Router], pair: Pair) -> 
 async def test_a_router_that_is_silent_is_lost_by_the_hold_timer(kind: type[Router], pair: Pair) -> None:
     node, router = pair(kind, hold=3)
     async with started(node, router):
-        node.driver.want(speaker([session(hold=3, keepalive=1)], told(V4)))
+        node.driver.want(speaker([session(hold=3, keepalive=1, restart=5)], told(V4)))
+        await until(lambda: router.sees(V4), f"{V4} at the router")
         await node.up("tor")
         cut(node)
         state = await node.session("tor", lambda it: it.state != "Established", "lost")
         assert state.lost == "hold timer expired: nothing was heard of the router for 3 s"
         assert state.lost in state.error
+        await until(
+            lambda: gone(router, V4), "lost at the router, too: at once, or (BIRD, GoBGP) after the restart time"
+        )
 
 
 def cut(node: Node) -> None:

@@ -19,6 +19,7 @@ from tests.unit import bgp_speakers
 from tests.unit.bgp_speakers import many, session, speaker, speakers
 
 HEADERS = ("router bgp ", "address-family ", "route-map ", "bfd", "profile ")
+SAID_SO = ("no bgp default ipv4-unicast", "no bgp network import-check", "no bgp graceful-restart notification")
 ONE_VALUE = (
     *("remote-as", "description", "timers connect", "timers", "local-as", "port", "password", "ebgp-multihop"),
     *("update-source", "bfd profile"),
@@ -75,7 +76,7 @@ class Daemon:
                 for part in (router, *router.blocks.values()):
                     part.lines = {line for line in part.lines if not line.startswith(f"neighbor {words[1]} ")}
                 return
-        if command.startswith("no ") and command not in ("no bgp default ipv4-unicast", "no bgp network import-check"):
+        if command.startswith("no ") and command not in SAID_SO:
             gone = command.removeprefix("no ")
             assert any(line == gone or line.startswith(f"{gone} ") for line in self.lines), f"{command}: there is none"
             self.lines = {line for line in self.lines if line != gone and not self.is_value_of(line, gone)}
@@ -229,7 +230,7 @@ def test_what_others_have_said_stays_and_is_told() -> None:
 def test_a_router_of_another_number_is_in_the_way() -> None:
     wanted = plan(speaker(TOR, {})).held["bgpd"]
     due = steps("bgpd", parse("router bgp 64999\n neighbor 1.1.1.1 remote-as 3\nexit\n"), wanted)
-    assert due.make[0] == "no router bgp 64999"
+    assert due.make[:4] == ("router bgp 64999", "no neighbor 1.1.1.1", "exit", "no router bgp 64999")
 
 
 @pytest.mark.parametrize(

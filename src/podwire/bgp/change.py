@@ -33,14 +33,22 @@ def change(held: Block, wanted: Block, shared: bool = False) -> Change:
         if header in wanted.blocks:
             inner = _of_block(header, held.blocks.get(header), wanted.blocks[header])
         elif header.startswith(ROUTER) and any(it.startswith(ROUTER) for it in wanted.blocks):
-            first.append(undo(header))  # there can be one only
+            first += _farewell(header, held.blocks[header])  # there can be one only
         elif header in FAMILIES or (header.startswith(ROUTER) and shared):
             inner = _of_block(header, held.blocks[header], EMPTY)
         else:
-            inner = Change((), (undo(header),))
+            inner = Change((), _farewell(header, held.blocks[header]))
         make += inner.make
         remove = [*inner.remove, *remove]
     return Change((*first, *make), tuple(remove))
+
+
+def _farewell(header: str, held: Block) -> tuple[str, ...]:
+    """A router that goes tells its neighbours nothing, and they would wait for its return."""
+    about = (line.split(" ") for line in held.lines)
+    whom = sorted(words[1] for words in about if words[0] == "neighbor" and words[2] == "remote-as")
+    ended = tuple(f"no neighbor {who}" for who in whom if "." in who or ":" in who)
+    return (*_within(header, ended), undo(header))
 
 
 def _undone(over: frozenset[str], new: frozenset[str]) -> list[str]:

@@ -81,7 +81,7 @@ def plan(speaker: Speaker | None, held: Block = EMPTY) -> Plan:
         for family in (it for it in FAMILIES if it in session.families):
             list_name, list_lines = _accepted(session, family)
             root |= list_lines
-            families[family] |= set(_activation(session, family, list_name))
+            families[family] |= set(_of_family(session, family, list_name))
             hop = _next_hop(session, family, speaker)
             if hop is None:
                 limits[session.name] = f"it is told no {family} route: the node has no {family} address to name in one"
@@ -150,6 +150,9 @@ def _globals(speaker: Speaker, sessions: Iterable[Session]) -> set[str]:
         "bgp bestpath as-path multipath-relax",
         "bgp graceful-restart",
         "bgp graceful-restart preserve-fw-state",
+        # Else a router would keep routes of a node that has said goodbye, or that it has not heard for its hold time
+        # (RFC 8538). Who is killed says nothing.
+        "no bgp graceful-restart notification",
     }
     if restart != DEFAULT_RESTART:
         lines.add(f"bgp graceful-restart restart-time {restart}")
@@ -179,11 +182,14 @@ def _neighbor(session: Session, asn: int) -> Iterator[str]:
         yield f"{who} graceful-restart-disable"
 
 
-def _activation(session: Session, family: Family, list_name: str) -> Iterator[str]:
+def _of_family(session: Session, family: Family, list_name: str) -> Iterator[str]:
     who = f"neighbor {show_address(session.address)}"
     yield f"{who} activate"
     yield f"{who} prefix-list {list_name} in"
     yield f"{who} route-map {_map_name(session, family)} out"
+    if any(it.family is family for it in session.receives):
+        # All that it tells is remembered: what is taken can then change though it can't be asked again.
+        yield f"{who} soft-reconfiguration inbound"
 
 
 def _accepted(session: Session, family: Family) -> tuple[str, set[str]]:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO
 
 from podwire.bgp import files
-from podwire.bgp.ours import DAEMONS
-from podwire.bgp.tree import EMPTY
+from podwire.bgp.ours import DAEMONS, ROUTER
+from podwire.bgp.tree import EMPTY, parse
 from podwire.bgp.vty import Gone, Vty
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ AGAIN_SECONDS = (0.2, 1.0, 5.0, 30.0)
 """Before each start in a row; the last one repeats."""
 SETTLED_SECONDS = 60.0
 START_SECONDS = END_SECONDS = 10.0
+FAREWELL_SECONDS = 2.0
 
 
 class CannotStart(Exception):
@@ -139,6 +140,8 @@ class Daemons:
             try:
                 return await process.wait()
             except asyncio.CancelledError:
+                if name == "bgpd":
+                    await _farewell(self.directory)
                 await _end(process)
                 raise
             finally:
@@ -179,6 +182,21 @@ async def _answers(path: Path) -> bool:
     except Gone:
         return False
     return True
+
+
+async def _farewell(directory: Path) -> None:
+    """bgpd's routers hear that it ends. By SIGTERM alone it tells nobody where graceful restart is configured, and they
+    would go on sending."""
+    with suppress(Gone, TimeoutError):
+        async with asyncio.timeout(FAREWELL_SECONDS):
+            vty = await Vty.connected(directory / "bgpd.vty")
+            try:
+                held = parse(await vty.show("show running-config"))
+                for header in (it for it in held.blocks if it.startswith(ROUTER)):
+                    about = {line.split(" ")[1] for line in held.blocks[header].lines if " remote-as " in line}
+                    await vty.configure([header, *(f"neighbor {who} shutdown" for who in sorted(about)), "exit"])
+            finally:
+                vty.close()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -319,7 +319,8 @@ class Driver:
         if refused is not None or not told.get(who):
             return State(session.name, who, error=refused or why or "FRR's bgpd was not told of it")
         unsigned = self._md5.words(bool(session.password), monotonic())
-        now = steady(self._states.get(session.name), state(session, told[who], time(), asns.get(who), unsigned))
+        before = next((it for it in self._states.values() if it.address == who), None)
+        now = steady(before, state(session, told[who], time(), asns.get(who), unsigned))
         limit = self._plan.limits.get(session.name, "")
         return msgspec.structs.replace(now, error=limit) if limit and not now.error else now
 
