@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from podwire.announcing import addresses, nodes
+from podwire.announcing import follower as follower_module
 from podwire.announcing.addresses import decisions
 from podwire.announcing.decisions import Decision
 from podwire.announcing.follower import Follower
@@ -17,6 +19,7 @@ from podwire.controller import events as e
 from podwire.controller.difference import Outcome
 from podwire.controller.loop import Controller
 from podwire.controller.snapshot import fold
+from podwire.controller.transaction import Result
 from podwire.dataplane.nftables.slots import slots
 from podwire.loadbalancer.election import owner as elected
 from podwire.model.addresses import Address, parse_address, parse_prefix, parse_range, show_address
@@ -120,6 +123,7 @@ def without(*keys: Any) -> dict[Any, Any]:
 
 
 NO_BACKENDS = "service/shop/web has no backends"
+OF_A_NODE = "it is an address of node two itself"
 LOCAL = {WEB: service(external_local=True)}
 STORIES: list[tuple[str, Mapping[Any, Any], list[str] | str]] = [
     ("a Service with a backend is told to the peer", {}, ["203.0.113.1/32 tor"]),
@@ -211,6 +215,16 @@ STORIES: list[tuple[str, Mapping[Any, Any], list[str] | str]] = [
         {BGPPeerKey("tor"): replace(TOR, node_selectors=((GREEN,),))},
         "this node has no BGPPeer",
     ),
+    ("a node's own address", {TWO: replace(NODES[TWO], addresses=(VIP,))}, OF_A_NODE),
+    (
+        "a node's own address as an external IP",
+        {
+            TWO: replace(NODES[TWO], addresses=(VIP,)),
+            WEB: service(balancer_ips=(), external_ips=(VIP,)),
+            BGPAdvertisementKey("all"): BGPAdvertisement(kinds=(Kind.EXTERNAL_IP,)),
+        },
+        OF_A_NODE,
+    ),
     (
         "two peers",
         {BGPPeerKey("b"): replace(TOR, address=parse_address("192.0.2.253"))},
@@ -294,6 +308,7 @@ OWNERS: list[tuple[str, Mapping[Any, Any], frozenset[str], set[str] | str]] = [
         frozenset(("two",)),
         "no node that may is fit: node two: it has fallen silent",
     ),
+    ("a node's own address", {TWO: replace(NODES[TWO], addresses=(VIP,))}, frozenset(), OF_A_NODE),
     (
         "a pool that is not announced by L2",
         {AddressPoolKey("public"): replace(POOL, announce=(AnnouncedBy.BGP,))},
@@ -323,6 +338,91 @@ def test_interfaces_are_those_of_all_advertisements_and_all_where_one_names_none
     more = {L2AdvertisementKey("b"): L2Advertisement(interfaces=("eth0",))}
     assert decisions(made(alone | named | more))[VIP].answers == ("eth0", "eth1")
     assert decisions(made(alone | named | {L2AdvertisementKey("b"): L2Advertisement()}))[VIP].answers == ()
+
+
+# --- what it costs -----------------------------------------------------------------------------
+
+
+def test_nodes_are_compared_with_no_other_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    many: dict[Any, Any] = {NodeKey(f"n{number}"): Node(ready=False) for number in range(100)}
+    now, asked = made(USUAL | many | {it: replace(NODES[it], ready=False) for it in (ONE, TWO, THREE)}), []
+    monkeypatch.setattr(nodes, "_is_away", lambda _, key: bool(asked.append(key)))
+    assert set(nodes.bars(now).values()) == {""}
+    assert len(asked) <= 2 * len(now.nodes)
+
+
+def test_what_answers_is_derived_once_for_all_ports_of_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = tuple(ServicePort("p", Protocol.TCP, 80 + number, 0) for number in range(50))
+    now, derived = made(USUAL | {WEB: replace(service(), ports=ports)}), []
+
+    def counted(*about: Any) -> Any:
+        derived.append(about)
+        return serving(*about)
+
+    monkeypatch.setattr(addresses, "serving", counted)
+    assert told(decisions(now)[VIP]) == ["203.0.113.1/32 tor"]
+    assert len(derived) == 1
+
+
+# --- at work -----------------------------------------------------------------------------------
+
+
+class Known:
+    """A controller, as far as a follower sees it."""
+
+    unsynced: frozenset[str] = frozenset()
+
+    def __init__(self, now: Snapshot) -> None:
+        self.snapshot, self.asked = now, 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "unsynced":
+            self.asked += 1
+        return super().__getattribute__(name)
+
+
+async def some_turns(count: int = 50) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_follower_that_may_not_decide_yet_waits_for_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, heard = Known(replace(made(USUAL), whole=True)), []
+    monkeypatch.setattr(Known, "unsynced", frozenset(("nftables",)))
+    follower = Follower(known, heard.append, heard.append)  # type: ignore[arg-type]
+    follower.follow(Result(e.Resync(e.ResyncReason.STARTUP, {})))
+    running = asyncio.create_task(follower.run())
+    await some_turns()
+    assert (known.asked <= 1, heard) == (True, [])
+    monkeypatch.setattr(Known, "unsynced", frozenset())
+    follower.follow(Result(e.Resync(e.ResyncReason.STARTUP, {})))
+    await some_turns()
+    assert len(heard) == 2
+    assert VIP in follower.decided
+    running.cancel()
+
+
+async def test_what_a_failure_has_left_undecided_is_decided_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    follower = Follower(Known(made(USUAL)), heard.append, heard.append)  # type: ignore[arg-type]
+    monkeypatch.setattr(follower_module, "decide", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        await follower.once()
+    assert heard == []
+    monkeypatch.undo()
+    await follower.once()
+    assert follower.decided == {key: it for key, it in decisions(made(USUAL)).items() if it.services}
+
+
+async def test_others_have_their_turn_however_long_an_address_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    vips = tuple(parse_address(f"203.0.113.{number}") for number in range(1, 9))
+    follower = Follower(Known(made(USUAL | {WEB: service(balancer_ips=vips)})), lambda _: None, lambda _: None)  # type: ignore[arg-type]
+    monkeypatch.setattr(follower_module, "TURN", 0.0)
+    deciding, turns = asyncio.create_task(follower.once()), 0
+    while not deciding.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= len(vips)
 
 
 # --- any way -----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ IPs costs nothing where only load balancers' addresses are announced.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache, partial
 
 from podwire import views
 from podwire.announcing.decisions import Decision, Programmed, around, decide
@@ -47,18 +48,24 @@ def _kinds(now: Snapshot) -> frozenset[Kind]:
     return frozenset(kind for ad in now.announcing.bgp.values() for kind in ad.kinds)
 
 
-def is_programmed(now: Snapshot, frontend: Frontend) -> bool:
-    """Whether nftables holds what clients of that address need."""
-    wanted = serving(now, owner(now, frontend)).get(frontend)
-    return wanted is not None and views.state_of(now, frontend, wanted) not in _LACKS
+def programmed(now: Snapshot) -> Programmed:
+    """Whether nftables holds what clients of a frontend need. What answers is derived once for all frontends of a
+    Service that are asked of in a row: some have hundreds of ports."""
+    serving_of = lru_cache(maxsize=1)(partial(serving, now))
+
+    def holds(frontend: Frontend) -> bool:
+        wanted = serving_of(owner(now, frontend)).get(frontend)
+        return wanted is not None and views.state_of(now, frontend, wanted) not in _LACKS
+
+    return holds
 
 
 _LACKS = {views.FrontendState.PENDING, views.FrontendState.FAILED, views.FrontendState.NO_ROOM}
 
 
-def decisions(now: Snapshot, programmed: Programmed | None = None) -> Mapping[Address, Decision]:
-    """All of them, from a snapshot alone. `programmed` None: as nftables has reported."""
+def decisions(now: Snapshot, holds: Programmed | None = None) -> Mapping[Address, Decision]:
+    """All of them, from a snapshot alone. `holds` None: as nftables has reported."""
     mine = sessions(now).sessions
     known = around(now, (it.name for it in mine))
-    held = programmed or (lambda it: is_programmed(now, it))
+    held = holds or programmed(now)
     return {it: decide(now, known, it, held) for it in sorted(announceable(now))}

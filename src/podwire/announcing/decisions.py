@@ -2,14 +2,15 @@
 
 Invariants: a decision follows from one snapshot alone and is made address by address, so that one changed Service costs
 one decision; what all of them share (`Around`) is derived anew whenever nodes or configuration change. Each says why
-not where something is not announced. An address that several Services share is announced for each of them, and its
+not where something is not announced. A node's own address is never announced, whoever has it for a Service's: packets
+for the node would come to others. An address that several Services share is announced for each of them, and its
 routes have the attributes of all.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from podwire.announcing.nodes import barred, with_backends
+from podwire.announcing.nodes import bars, with_backends
 from podwire.loadbalancer import pools
 from podwire.loadbalancer.election import owner as elected
 from podwire.loadbalancer.pools import Used
@@ -50,10 +51,12 @@ L2Named = tuple[str, L2Advertisement]
 
 
 class Around(NamedTuple):
-    """`bars`: by node, why it announces nothing. `bgp`, `l2`: by pool, and "" for what is of none, what chooses it,
-    by name. `peers`: the sessions that this node has. `nodes`: by L2Advertisement, the nodes that it chooses."""
+    """`homes`: whose the nodes' own addresses are. `bars`: by node, why it announces nothing. `bgp`, `l2`: by pool, and
+    "" for what is of none, what chooses it, by name. `nodes`: by L2Advertisement, the nodes that it chooses. `peers`:
+    the sessions that this node has."""
 
     used: Used
+    homes: Mapping[Address, str]
     bars: Mapping[str, str]
     bgp: Mapping[str, tuple[BGPNamed, ...]]
     l2: Mapping[str, tuple[L2Named, ...]]
@@ -76,7 +79,8 @@ def around(now: Snapshot, peers: Iterable[str]) -> Around:
     }
     return Around(
         used,
-        {key.name: barred(now, key) for key in now.nodes},
+        {it: key.name for key, node in sorted(now.nodes.items(), reverse=True) for it in node.addresses},
+        bars(now),
         by_pool,
         {
             name: tuple(each for each in l2 if AnnouncedBy.L2 in pool.announce and _chooses(each[1].choice, name, pool))
@@ -127,6 +131,9 @@ def decide(now: Snapshot, known: Around, address: Address, programmed: Programme
         return Decision(pool=pool, no_routes=why, no_answers=why)
     here = now.local.name
     services = tuple(dict.fromkeys(it.key for it in claims))
+    if (node := known.homes.get(address)) is not None:
+        why = f"it is an address of node {node} itself"
+        return Decision(services, pool, no_routes=why, no_answers=why)
     held = all(programmed(it) for it in _frontends(now, services, address))
     late = "" if held else "nftables does not hold all of it yet"
     bar = known.bars.get(here, "there is no such Node")

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-from podwire.announcing.addresses import addresses_of, announceable, is_programmed
+from podwire.announcing.addresses import addresses_of, announceable, programmed
 from podwire.announcing.decisions import Around, Decision, around, decide, pod_routes
 from podwire.announcing.speaker import Sessions, sessions, speaker
 from podwire.controller.events import KubeStateChange
@@ -25,8 +25,8 @@ from podwire.model.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 100
-"""Addresses decided between two turns of the event loop: some five milliseconds."""
+TURN = 0.005
+"""Seconds of deciding between two turns of the event loop, whatever an address costs: that grows with the nodes."""
 RESTS = 3
 """How many times longer than a round takes the rest after it is."""
 
@@ -64,6 +64,7 @@ class Follower:
     async def run(self) -> None:
         """Never returns."""
         while True:
+            self._stirred.clear()
             began = time.monotonic()
             if self.ready:
                 await self.once()
@@ -73,18 +74,26 @@ class Follower:
 
     async def once(self) -> None:
         """All that is due now."""
-        self._stirred.clear()
-        now, due = self._controller.snapshot, self._due
-        self._due = set()
+        due, self._due = self._due, set()
+        try:
+            await self._decide(due)
+        except BaseException:
+            self._due = None  # how far it came is not known
+            raise
+
+    async def _decide(self, due: set[Address] | None) -> None:
+        now = self._controller.snapshot
         if due is None or self._around is None:
             self.sessions = sessions(now)
             self._around = around(now, (it.name for it in self.sessions.sessions))
             due = announceable(now)
             self.decided = {it: self.decided[it] for it in due if it in self.decided}
-        for number, address in enumerate(sorted(due, key=lambda it: (len(it), it))):
-            if number and number % AT_ONCE == 0:
+        held, turn = programmed(now), time.monotonic() + TURN
+        for address in sorted(due, key=lambda it: (len(it), it)):
+            if time.monotonic() > turn:
                 await asyncio.sleep(0)
-            decision = decide(now, self._around, address, lambda it: is_programmed(now, it))
+                turn = time.monotonic() + TURN
+            decision = decide(now, self._around, address, held)
             if decision.services:
                 self.decided[address] = decision
             else:

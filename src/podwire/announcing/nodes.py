@@ -6,17 +6,19 @@ said of all that are left: then it is the API server that nobody reaches, more l
 """
 
 from podwire.model.addresses import Family
-from podwire.model.objects import NodeKey, ServiceKey
+from podwire.model.objects import Node, NodeKey, ServiceKey
 from podwire.model.snapshot import Snapshot
 
 EXCLUDED = "node.kubernetes.io/exclude-from-external-load-balancers"
 
 
-def barred(now: Snapshot, key: NodeKey) -> str:
-    """Why a node announces nothing at all; "": it may."""
-    node = now.nodes.get(key)
-    if node is None:
-        return "there is no such Node"
+def bars(now: Snapshot) -> dict[str, str]:
+    """By name of each node why it announces nothing at all; "": it may."""
+    any_ready = any(it.ready and not _is_away(now, key) for key, it in now.nodes.items())
+    return {key.name: _bar(now, key, node, any_ready) for key, node in now.nodes.items()}
+
+
+def _bar(now: Snapshot, key: NodeKey, node: Node, any_ready: bool) -> str:
     if now.local.heeds_exclusion and any(name == EXCLUDED for name, _ in node.labels):
         return f"it has the label {EXCLUDED}"
     if node.leaving:
@@ -25,9 +27,7 @@ def barred(now: Snapshot, key: NodeKey) -> str:
         return "its condition NetworkUnavailable is true"
     if _is_away(now, key):
         return "it has fallen silent" if key.name in now.announcing.dead else "its agent is not in sync yet, or leaves"
-    if not node.ready and any(it.ready and not _is_away(now, other) for other, it in now.nodes.items()):
-        return "it is not ready"
-    return ""
+    return "it is not ready" if any_ready and not node.ready else ""
 
 
 def _is_away(now: Snapshot, key: NodeKey) -> bool:

@@ -5,12 +5,11 @@ node as if it were this one. What other nodes' data planes hold nobody here know
 """
 
 from collections.abc import Iterator
-from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from podwire.announcing.addresses import is_programmed
+from podwire.announcing.addresses import programmed
 from podwire.announcing.decisions import Decision, around, decide
 from podwire.announcing.speaker import sessions
 from podwire.model.addresses import Prefix, show_address
@@ -51,11 +50,11 @@ def announced(now: Snapshot, key: ServiceKey) -> tuple[AnnouncedWhy, ...]:
     names = sorted((name for name in now.nodes if name != now.local.key), key=lambda it: it.name)
     seen = {it: _as(now, it.name) for it in (now.local.key, *names[: MOST - 1])}
     shared = {it: around(one, (each.name for each in sessions(one).sessions)) for it, one in seen.items()}
-    found = []
+    found, held = [], programmed(now)
     addresses = (*service.balancer_ips, *service.external_ips, *service.cluster_ips)
     for address in dict.fromkeys(addresses):
         decided = {
-            it: decide(one, shared[it], address, partial(_holds, now, it == now.local.key)) for it, one in seen.items()
+            it: decide(one, shared[it], address, held if it == now.local.key else _in_order) for it, one in seen.items()
         }
         here = decided[now.local.key]
         if address in service.balancer_ips or any(it.routes for it in decided.values()):
@@ -65,8 +64,9 @@ def announced(now: Snapshot, key: ServiceKey) -> tuple[AnnouncedWhy, ...]:
     return tuple(found)
 
 
-def _holds(now: Snapshot, here: bool, frontend: Frontend) -> bool:
-    return is_programmed(now, frontend) if here else True
+def _in_order(_: Frontend) -> bool:
+    """What another node's data plane holds."""
+    return True
 
 
 def _as(now: Snapshot, name: str) -> Snapshot:
