@@ -1,7 +1,9 @@
 """What FRR's daemons are told, held against the real ones: from any configuration to any other, and from a file."""
 
 import asyncio
+import os
 import signal
+import sysconfig
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -150,3 +152,34 @@ async def test_what_a_killed_supervisor_has_left_is_ended_first(place: tuple[Spa
     finally:
         task.cancel()
         await asyncio.wait([task])
+
+
+async def test_the_command_runs_them_and_ends_them(place: tuple[Space, Path]) -> None:
+    space, directory = place
+    command = (str(Path(sysconfig.get_path("scripts"), "podwire")), "bgp-daemons", "--directory", str(directory))
+    with (directory.parent / "log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            "ip", "netns", "exec", space.name, *command, stdout=log, stderr=log
+        )
+    vty = directory / "bgpd.vty"
+    await until(lambda: answers(vty), "bgpd answers")
+    (killed, *others) = [int((directory / f"{name}.pid").read_text()) for name in DAEMONS]
+    os.kill(killed, signal.SIGKILL)
+    await until(lambda: int((directory / "zebra.pid").read_text()) != killed, "zebra is started again")
+    assert [int((directory / f"{name}.pid").read_text()) for name in DAEMONS[1:]] == others
+    running = [int((directory / f"{name}.pid").read_text()) for name in DAEMONS]
+    process.terminate()
+    assert await asyncio.wait_for(process.wait(), 20) == 0
+    assert living(running) == []
+
+
+def living(processes: list[int]) -> list[int]:
+    return [it for it in processes if Path(f"/proc/{it}").exists()]
+
+
+async def answers(path: Path) -> bool:
+    try:
+        (await Vty.connected(path)).close()
+    except Gone:
+        return False
+    return True

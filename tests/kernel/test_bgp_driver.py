@@ -1,6 +1,5 @@
 """The driver over time: what stays while the agent, FRR or a wish ends and comes again; what never leaves a node."""
 
-import asyncio
 import os
 import re
 import signal
@@ -8,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from podwire.bgp import config
 from podwire.bgp.driver import Driver
+from podwire.bgp.tree import EMPTY, Block
 from podwire.bgp.vty import Vty
 from podwire.model.addresses import IPV6, parse_prefix
-from podwire.model.announcements import Attributes
+from podwire.model.announcements import Attributes, Speaker
 from tests.kernel.bgp_node import Node, Pair, session, speaker, started, told
 from tests.kernel.rig import MakeSpace, sh
 from tests.kernel.routers import KINDS, Bird, Frr, Peering, Router, connect, until
@@ -70,8 +71,8 @@ async def test_nothing_is_touched_before_there_is_a_wish(pair: Pair) -> None:
         read = await configuration(node)
         await node.end("driver")
         node.start_driver()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(node.driver.changed(), 1)
+        for _ in range(5):
+            await node.driver.changed()
         assert await configuration(node) == read
         node.driver.want(None)
         await until(lambda: gone(router, V4), "taken back")
@@ -204,6 +205,34 @@ async def test_no_route_goes_from_one_router_to_another(
         assert node.driver.sessions()["tor-2"].established == 1
 
 
+async def test_routes_taken_stay_in_the_kernel_whatever_daemon_is_killed(pair: Pair) -> None:
+    """And the node's own stay with the router."""
+    node, router = pair(Frr, announces=(LEARNT,))
+    async with started(node, router):
+        node.driver.want(speaker([session(receives=(parse_prefix(LEARNT),))], told(V4)))
+        await until(lambda: router.sees(V4), f"{V4} at the router")
+        await until(lambda: kernel(node), f"{LEARNT} in the kernel")
+        for name in ("zebra", "bgpd", "bfdd"):
+            killed = node.daemons.processes[name]
+            os.kill(killed, signal.SIGKILL)
+            lost: list[str] = []
+
+            async def again(name: str = name, killed: int = killed, lost: list[str] = lost) -> bool:
+                lost += [] if kernel(node) else [LEARNT]
+                lost += [] if await router.sees(V4) else [V4]
+                state = node.driver.sessions()["tor"]
+                return node.daemons.processes.get(name) not in (None, killed) and state.state == "Established"
+
+            await until(again, f"all is well after the end of {name}")
+            await node.session("tor", lambda it: it.prefixes["IPv4"].received == 1, "taken again")
+            await until(again, "and stays so")
+            assert lost == [], name
+
+
+def kernel(node: Node) -> bool:
+    return "10.99.1.254" in sh("ip", "-n", node.space.name, "route", "show", LEARNT)
+
+
 @pytest.mark.parametrize("kind", [it for it in KINDS if it.multipath], ids=lambda it: it.kind)
 async def test_a_router_shares_among_nodes(kind: type[Router], make_space: MakeSpace, open_path: Path) -> None:
     """Two nodes announce the same address: FRR and BIRD send to both."""
@@ -253,6 +282,31 @@ async def test_families_over_a_session_of_the_other_one(make_space: MakeSpace, o
         state = await node.session("tor", lambda it: bool(it.error), "said")
         assert state.error == "it is told no IPv4 route: the node has no IPv4 address to name in one"
         assert (state.state, state.established) == ("Established", 1)
+
+
+async def test_what_frr_refuses_is_told_and_tried_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without holding up what it does not refuse, nor the next wish."""
+    node, router = pair(Frr)
+    async with started(node, router):
+        real = config.plan
+
+        def wrong(wanted: Speaker | None, held: Block = EMPTY) -> config.Plan:
+            made = real(wanted, held)
+            bgpd = made.held["bgpd"]
+            return made._replace(held={**made.held, "bgpd": bgpd._replace(lines=bgpd.lines | {"ip nonsense"})})
+
+        monkeypatch.setattr("podwire.bgp.driver.plan", wrong)
+        node.driver.want(speaker([session()], told(V4)))
+        await until(lambda: router.sees(V4), f"{V4} at the router")
+        await until(lambda: node.driver.troubles, "told")
+        (trouble,) = node.driver.troubles
+        assert trouble == "FRR's bgpd refuses ip nonsense: % [BGP] Unknown command: ip nonsense"
+        node.driver.want(speaker([session()], told(V4, MORE)))
+        await until(lambda: router.sees(MORE), f"{MORE} at the router")
+        monkeypatch.setattr("podwire.bgp.driver.plan", real)
+        node.driver.want(speaker([session()], told(V4, MORE)))
+        await until(lambda: not node.driver.troubles, "right again")
+        assert node.driver.sessions()["tor"].established == 1
 
 
 async def test_routes_of_a_session_that_there_is_not(open_path: Path) -> None:

@@ -75,11 +75,12 @@ class Driver:
         self._trouble = ""
         self._down: dict[str, tuple[float, str]] = {}
         self._md5 = signatures.Seen()
-        self._verified = 0.0
+        self._verified = self._due = 0.0
+        self._failures = 0
 
     def want(self, speaker: Speaker | None) -> None:
         """The newest counts. None: nothing is announced, and nobody has a session."""
-        self._wanted, self._is_told, self._is_settled = speaker, True, False
+        self._wanted, self._is_told, self._is_settled, self._due = speaker, True, False, 0.0
         self._news.set()
 
     def sessions(self) -> Mapping[str, State]:
@@ -122,34 +123,20 @@ class Driver:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        failures = 0
         try:
             while True:
-                await self._until_due(failures)
-                if not self._is_told:
-                    continue
-                try:
-                    done = await self._work()
-                except Exception as error:  # ours; told, and tried again
-                    log.exception("BGP can't be configured")
-                    self._trouble, done = f"internal error: {type(error).__name__}: {error}", False
-                    self._forget()
-                failures = 0 if done else failures + 1
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS if self._is_steady else UNREACHED_SECONDS):
+                        await self._news.wait()
+                self._news.clear()
+                if self._is_told:
+                    await self._work()
                 async with self._told:
                     self._told.notify_all()
         finally:
             for daemon in self._daemons.values():
                 if daemon.vty is not None:
                     daemon.vty.close()
-
-    async def _until_due(self, failures: int) -> None:
-        seconds = LOOK_SECONDS if self._is_steady else UNREACHED_SECONDS
-        if failures:
-            seconds = AGAIN_SECONDS[min(failures, len(AGAIN_SECONDS)) - 1]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
-        self._news.clear()
 
     def _ended(self) -> None:
         """A connection. Once, or else one that can't be had would be tried without a pause."""
@@ -162,27 +149,42 @@ class Driver:
         for daemon in self._daemons.values():
             daemon.held = None
 
-    async def _work(self) -> bool:
-        """Whether nothing has failed but that a daemon is not there."""
-        for daemon in self._daemons.values():
-            if daemon.reached is None:
-                await self._reach(daemon)
-        if monotonic() - self._verified >= VERIFY_SECONDS:
-            self._verified = monotonic()
+    async def _work(self) -> None:
+        try:
+            for daemon in self._daemons.values():
+                if daemon.reached is None:
+                    await self._reach(daemon)
+            if monotonic() - self._verified >= VERIFY_SECONDS:
+                self._verified = monotonic()
+                self._forget()
+            if not self._is_settled and monotonic() >= self._due:
+                await self._settle(self._wanted)
+            await self._look()
+        except Exception as error:  # ours; told, and tried again
+            log.exception("BGP can't be configured")
+            self._trouble = f"internal error: {type(error).__name__}: {error}"
             self._forget()
-        if not self._is_settled:
-            self._is_settled = True  # until the next wish, which may come meanwhile
-            if not await self._reconcile(self._wanted):
-                self._is_settled = False
-        await self._look()
+            self._fail()
         self._is_steady = all(it.reached for it in self._daemons.values())
-        return not any(it.refused for it in self._daemons.values()) and not self._trouble
+
+    async def _settle(self, speaker: Speaker | None) -> None:
+        self._is_settled = True  # until the next wish, which may come meanwhile
+        if await self._reconcile(speaker):
+            self._failures = 0
+        elif self._wanted is speaker:
+            self._fail()
+
+    def _fail(self) -> None:
+        """Before the next try, but not before another wish."""
+        self._is_settled = False
+        self._due = monotonic() + AGAIN_SECONDS[min(self._failures, len(AGAIN_SECONDS) - 1)]
+        self._failures += 1
 
     async def _reach(self, daemon: _Daemon) -> None:
         daemon.held, daemon.stuck, daemon.refused = None, Change(), ""
         try:
             daemon.vty = await Vty.connected(daemon.path, self._ended)
-            self._is_settled = False
+            self._is_settled, self._due = False, 0.0
             if daemon.away:
                 log.info("FRR's %s runs", daemon.name)
             daemon.away = ""
@@ -247,7 +249,7 @@ class Driver:
             return []
 
     def _conclude(self, daemon: _Daemon, failed: list[Answer]) -> None:
-        why = _refused(daemon.name, failed)
+        why = _refused(daemon.name, failed) or (daemon.refused if any(daemon.stuck) else "")
         if why and why != daemon.refused:
             log.warning("%s", why)
         daemon.refused = why
