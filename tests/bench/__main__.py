@@ -41,6 +41,7 @@ GOALS = {
     "pod_to_pod_throughput_ratio_veth": 0.95,
     "lb_allocate_growth_10000": 1.5,
     "lb_failover_l2_s": 1.5,
+    "lb_failover_bfd_s": 1.5,
     "bgp_announce_5000_ratio_frr": 1.2,
     "bgp_withdraw_5000_ratio_frr": 1.2,
 }
@@ -275,6 +276,10 @@ def failover(bench: Bench) -> None:
         bench.say(f"a node dies that answers for an address by ARP, round {number + 1} of {bench.plan.rounds}")
         samples.append(bench.sample("failover"))
     bench.add(figure("lb_failover_l2_s", _each(samples, "gap_s"), "s"))
+    for how in ("bfd", "hold"):
+        bench.say(f"a node dies that a router sends packets to, found out by {how}")
+        samples = [bench.sample("failover_bgp", how) for _ in range(bench.plan.rounds if how == "bfd" else 1)]
+        bench.add(figure(f"lb_failover_{how}_s", _each(samples, "gap_s"), "s"))
 
 
 def announcements(bench: Bench) -> None:
