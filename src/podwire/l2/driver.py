@@ -169,7 +169,7 @@ class L2:
         try:
             with its:
                 process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "podwire.l2.process", str(its.fileno())),
+                    *(sys.executable, "-P", "-m", "podwire.l2.process", str(its.fileno())),
                     pass_fds=(its.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL,
                     start_new_session=True,  # a terminal's Ctrl-C is for the agent
