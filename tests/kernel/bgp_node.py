@@ -11,6 +11,7 @@ from typing import Any
 from podwire.bgp.daemons import Daemons
 from podwire.bgp.driver import Driver
 from podwire.bgp.sessions import State
+from podwire.config import BOOT_ID
 from podwire.model.addresses import Prefix, parse_address, parse_prefix
 from podwire.model.announcements import Attributes, Session, Speaker, Told
 from tests.kernel.rig import MakeSpace, Space
@@ -23,6 +24,7 @@ class Node:
 
     space: Space
     directory: Path
+    boot: Path = BOOT_ID
     driver: Driver = field(init=False)
     _tasks: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
 
@@ -39,14 +41,14 @@ class Node:
     def start_frr(self) -> None:
         inside = ("ip", "netns", "exec", self.space.name)
         self.output = self.log.open("ab")
-        self.daemons = Daemons(self.frr, output=self.output, inside=inside)
+        self.daemons = Daemons(self.frr, output=self.output, inside=inside, boot_id=self.boot)
         self._tasks["frr"] = asyncio.create_task(self.daemons.run())
 
     async def answering(self) -> None:
         await asyncio.wait_for(self.daemons.started["bgpd"].wait(), PATIENCE)
 
     def start_driver(self) -> None:
-        self.driver = Driver(self.frr)
+        self.driver = Driver(self.frr, self.boot.read_text().strip())
         self._tasks["driver"] = asyncio.create_task(self.driver.run())
 
     async def end(self, what: str) -> None:

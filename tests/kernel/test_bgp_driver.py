@@ -110,6 +110,27 @@ async def test_frr_may_come_later_and_lose_all_it_knew(pair: Pair) -> None:
             await node.stop()
 
 
+async def test_after_a_boot_nothing_is_told_before_there_is_a_wish(pair: Pair, tmp_path: Path) -> None:
+    """What was told before it brings packets, and nothing on the node knows yet what to do with them."""
+    node, router = pair(Frr)
+    async with started(node, router):
+        node.driver.want(speaker([session()], told(V4, V6)))
+        await until(lambda: router.sees(V4), f"{V4} at the router")
+        for boot in (node.boot.read_text(), "another one"):
+            node.boot = tmp_path / "boot"
+            await node.end("driver")
+            await node.end("frr")
+            node.boot.write_text(boot)
+            node.output.close()
+            node.start_frr()
+            await node.answering()
+            assert ("router bgp" in await configuration(node)) == (boot != "another one")
+            node.start_driver()
+            node.driver.want(speaker([session()], told(V4, V6)))
+            await node.up("tor")
+            await until(lambda: router.sees(V4), f"{V4} at the router")
+
+
 async def test_other_attributes_withdraw_nothing_and_touch_no_session(pair: Pair) -> None:
     node, router = pair(Bird)
     async with started(node, router):

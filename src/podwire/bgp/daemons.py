@@ -22,6 +22,7 @@ from podwire.bgp import files
 from podwire.bgp.ours import DAEMONS, ROUTER
 from podwire.bgp.tree import EMPTY, parse
 from podwire.bgp.vty import Gone, Vty
+from podwire.config import BOOT_ID
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class CannotStart(Exception):
 
 class Daemons:
     """`port`: where bgpd listens, 0: nowhere. `output`: where they log; None: with this process. `inside`: a command
-    that executes what follows it, in another network namespace."""
+    that executes what follows it, in another network namespace. Raises OSError."""
 
     def __init__(
         self,
@@ -52,7 +53,9 @@ class Daemons:
         port: int = BGP_PORT,
         output: IO[bytes] | None = None,
         inside: Sequence[str] = (),
+        boot_id: Path = BOOT_ID,
     ) -> None:
+        self._boot = boot_id.read_text(encoding="ascii").strip()
         self.directory, self._programs, self._port, self._output = directory, programs, port, output
         self._inside = inside
         self.processes: dict[str, int] = {}
@@ -97,10 +100,10 @@ class Daemons:
                 raise CannotStart(f"FRR's user can't reach {self.directory}: {above} is closed (expected o+x)")
         for name in DAEMONS:
             path = files.path_of(self.directory, name)
-            if path.exists():  # whoever wrote it may not have known FRR's group yet
-                os.chown(path, -1, user.pw_gid)
-            else:
+            if not path.exists() or files.is_outlived(self.directory, name, self._boot):
                 files.write(self.directory, name, EMPTY)
+            else:  # whoever wrote it may not have known FRR's group yet
+                os.chown(path, -1, user.pw_gid)
 
     def command(self, name: str) -> list[str]:
         at = self.directory

@@ -62,10 +62,10 @@ class _Daemon:
 
 class Driver:
     """`directory`: where FRR's daemons have their sockets (`bgpd.vty` …), and read what they begin with
-    (`bgpd.conf` …)."""
+    (`bgpd.conf` …). `boot`: its ID."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, boot: str = "") -> None:
+        self.directory, self._boot = directory, boot
         self._daemons = {name: _Daemon(directory, name) for name in DAEMONS}
         self._wanted: Speaker | None = None
         self._is_told = self._is_settled = self._is_steady = False
@@ -272,7 +272,7 @@ class Driver:
             return  # that nobody answers there is told already
         try:
             for name in DAEMONS:
-                await asyncio.to_thread(files.write, self.directory, name, self._plan.held[name])
+                await asyncio.to_thread(files.write, self.directory, name, self._plan.held[name], self._boot)
         except OSError as error:
             self._trouble = f"what FRR begins with can't be written: {error}"
             log.warning("%s", self._trouble)

@@ -1,7 +1,8 @@
 """What FRR's daemons read when they start: a file for each, so that a daemon that is started again has all at once.
 
 Invariants: a file is whole or as it was, and on disk once `write` returns. Only root and FRR's own group, which is that
-of the directory, can read it: it holds passwords.
+of the directory, can read it: it holds passwords. It says in which boot it was written: after another one nothing of
+what it tells the world to come for is there any more, until the agent has made that anew.
 """
 
 import os
@@ -23,9 +24,20 @@ def read(directory: Path, daemon: str) -> Block:
         return EMPTY
 
 
-def write(directory: Path, daemon: str, wanted: Block) -> bool:
-    """Whether it was another. Raises OSError."""
-    path, content = path_of(directory, daemon), show(wanted).encode()
+_BOOT = "! written in boot "
+
+
+def is_outlived(directory: Path, daemon: str, boot: str) -> bool:
+    """Whether it was written in another boot than this. Others' files say nothing of boots. Raises OSError."""
+    with path_of(directory, daemon).open(encoding="utf-8", errors="replace") as content:
+        first = content.readline()
+    return first.startswith(_BOOT) and first.removeprefix(_BOOT).strip() != boot
+
+
+def write(directory: Path, daemon: str, wanted: Block, boot: str = "") -> bool:
+    """`boot`: its ID, "": that is not said. Whether it was another. Raises OSError."""
+    head = f"{_BOOT}{boot}\n" if boot else ""
+    path, content = path_of(directory, daemon), (head + show(wanted)).encode()
     group = directory.stat().st_gid
     try:
         found = path.stat()
