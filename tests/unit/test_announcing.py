@@ -402,6 +402,20 @@ async def test_a_follower_that_may_not_decide_yet_waits_for_an_event(monkeypatch
     running.cancel()
 
 
+async def test_a_node_that_falls_silent_is_no_matter_for_after_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower_module, "RESTS", 1e9)
+    known, heard = Known(replace(made(USUAL), whole=True)), []
+    follower = Follower(known, heard.append, heard.append)  # type: ignore[arg-type]
+    running = asyncio.create_task(follower.run())
+    told = [(e.Resync(e.ResyncReason.STARTUP, {}), 2), (e.KubeStateChange(()), 2), (e.NodesHeard(frozenset(("x",))), 4)]
+    for event, words in told:
+        known.snapshot, _ = fold(known.snapshot, event) if not isinstance(event, e.Resync) else (known.snapshot, None)
+        follower.follow(Result(event))
+        await some_turns()
+        assert len(heard) == words, event
+    running.cancel()
+
+
 async def test_what_a_failure_has_left_undecided_is_decided_next(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Any] = []
     follower = Follower(Known(made(USUAL)), heard.append, heard.append)  # type: ignore[arg-type]

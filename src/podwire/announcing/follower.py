@@ -4,13 +4,14 @@ Invariants: nothing is told before all of the cluster's objects are known and nf
 earlier agent has announced stays as it is until then. What is told is what `decisions.py` says of the newest snapshot;
 of what an event has not touched it was decided before. Deciding is sliced, and rests after each round in proportion to
 what it took, so that it never holds up an ADD, and a large cluster in which always something changes costs a part of a
-core.
+core; but no rest keeps clients from a node that takes over from a dead one.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from podwire.announcing.addresses import addresses_of, announceable, programmed
 from podwire.announcing.decisions import Around, Decision, around, decide, pod_routes
@@ -41,7 +42,7 @@ class Follower:
         self.sessions = Sessions()
         self._seen: Snapshot | None = None
         self._around: Around | None = None
-        self._stirred = asyncio.Event()
+        self._stirred, self._urgent = asyncio.Event(), asyncio.Event()
         self._due: set[Address] | None = None
         """None: all."""
 
@@ -53,6 +54,8 @@ class Follower:
         elif self._due is not None:
             keys = {*result.touched.services, *_named(result, seen, now)}
             self._due.update(it for key in keys for one in (seen, now) for it in addresses_of(one, key))
+        if seen is not None and _heard(now) != _heard(seen):
+            self._urgent.set()
         self._seen = now
         if self._due is None or self._due:
             self._stirred.set()
@@ -65,11 +68,14 @@ class Follower:
         """Never returns."""
         while True:
             self._stirred.clear()
+            self._urgent.clear()
             began = time.monotonic()
             if self.ready:
                 await self.once()
             took = time.monotonic() - began
-            await asyncio.sleep(RESTS * took)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RESTS * took):
+                    await self._urgent.wait()
             await self._stirred.wait()
 
     async def once(self) -> None:
@@ -105,13 +111,17 @@ class Follower:
         return (self.decided[it] for it in sorted(self.decided, key=lambda it: (len(it), it)))
 
 
+def _heard(now: Snapshot) -> tuple[frozenset[str], frozenset[str]]:
+    """Which nodes answer for nothing: for what was theirs others do, and clients wait for it."""
+    return now.announcing.dead, now.announcing.unready
+
+
 def _surroundings(now: Snapshot) -> tuple[object, ...]:
     """What all decisions follow from: maps that are the same objects while nothing changes in them."""
     it = now.announcing
     return (
         *map(id, (it.pools, it.peers, it.bgp, it.l2, it.secrets, now.nodes, now.blocks)),
-        it.dead,
-        it.unready,
+        *_heard(now),
         now.local.addresses,
     )
 
