@@ -276,6 +276,17 @@ wishes = st.builds(
     "",
     Wishes(),
 )
+@example(
+    {
+        ONE: Node(),
+        PodPoolKey("a"): pool("10.1.0.32/27", sizes=(28, 125)),
+        PodPoolKey("b"): pool("10.1.0.0/27", sizes=(30, 125)),
+        block("10.1.0.32/27"): PodBlock("one", "b"),
+    },
+    ["10.1.0.1"],
+    "",
+    Wishes(),
+)
 @settings(max_examples=300)
 @given(clusters, living, st.sampled_from(("", "a", "b")), wishes)
 def test_once_what_is_due_is_done_nothing_is_due(

@@ -99,6 +99,9 @@ def due(now: Snapshot, wishes: Wishes = NO_WISHES) -> Claims:
         )
         for it in uses(then, mine)
     ]
+    idle = _given_back(now, _kept(now, needs, held), wishes)
+    if not all(map(pools.is_single, idle)):  # what goes first may make room where something better is to be had
+        return Claims(tuple(singles), idle, renew, conflicts)
     taken = _taken(then, needs, held, [it.cidr for it in renew])
     kept = _needed(needs, (*held, *taken))
     kept |= _spares(needs, held, kept) | _with_own_address(now, held)
@@ -108,6 +111,12 @@ def due(now: Snapshot, wishes: Wishes = NO_WISHES) -> Claims:
         renew,
         conflicts,
     )
+
+
+def _kept(now: Snapshot, needs: list[_Need], held: list[_Held]) -> set[Prefix]:
+    """Were nothing taken."""
+    kept = _needed(needs, held)
+    return {it.block for it in kept | _spares(needs, held, kept) | _with_own_address(now, held)}
 
 
 def _with_singles(now: Snapshot, taken: Iterable[Claim], wishes: Wishes) -> Snapshot:
