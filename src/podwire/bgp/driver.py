@@ -30,8 +30,9 @@ from podwire.model.announcements import Session, Speaker
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS, UNREACHED_SECONDS = 1.0, 0.25
-"""Between two looks at the sessions, and between two tries to reach a daemon that is not there."""
+LOOK_SECONDS, UNREACHED_SECONDS, UNWANTED_SECONDS = 1.0, 0.25, 5.0
+"""Between two looks at the sessions, and between two tries to reach a daemon that is not there: where nothing is to be
+announced it is to be told only that, should it come."""
 VERIFY_SECONDS = 30.0
 """Between two readings of what a daemon holds, where nothing has failed."""
 AGAIN_SECONDS = (1.0, 5.0, 30.0)
@@ -44,7 +45,7 @@ _SHOWN = 3
 
 class _Daemon:
     """`held`: what it holds of ours; None: not known. `stuck`: what it does not show, though it was told. `away`: why
-    it can't be reached; `refused`: what it does not take."""
+    it can't be reached; `missed`: the same, once it was logged; `refused`: what it does not take."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.name, self.path = name, directory / f"{name}.vty"
@@ -53,7 +54,7 @@ class _Daemon:
         self.shared = False
         self.foreign: tuple[str, ...] = ()
         self.stuck = Change()
-        self.away = self.refused = ""
+        self.away = self.missed = self.refused = ""
 
     @property
     def reached(self) -> Vty | None:
@@ -126,7 +127,7 @@ class Driver:
         try:
             while True:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS if self._is_steady else UNREACHED_SECONDS):
+                    async with asyncio.timeout(self._pause()):
                         await self._news.wait()
                 self._news.clear()
                 if self._is_told:
@@ -137,6 +138,11 @@ class Driver:
             for daemon in self._daemons.values():
                 if daemon.vty is not None:
                     daemon.vty.close()
+
+    def _pause(self) -> float:
+        if self._wanted is None and not any(it.reached for it in self._daemons.values()):
+            return UNWANTED_SECONDS
+        return LOOK_SECONDS if self._is_steady else UNREACHED_SECONDS
 
     def _ended(self) -> None:
         """A connection. Once, or else one that can't be had would be tried without a pause."""
@@ -185,13 +191,14 @@ class Driver:
         try:
             daemon.vty = await Vty.connected(daemon.path, self._ended)
             self._is_settled, self._due = False, 0.0
-            if daemon.away:
+            if daemon.missed:
                 log.info("FRR's %s runs", daemon.name)
-            daemon.away = ""
+            daemon.away = daemon.missed = ""
         except Gone as gone:
-            if str(gone) != daemon.away:
-                log.warning("%s", gone)
             daemon.vty, daemon.away = None, str(gone)
+            if self._wanted is not None and daemon.missed != daemon.away:
+                daemon.missed = daemon.away
+                log.warning("%s", gone)
 
     async def _reconcile(self, speaker: Speaker | None) -> bool:
         """Whether all daemons that are there hold what they should."""
