@@ -225,6 +225,16 @@ def test_nobody_is_taken_for_dead_on_a_busy_machine(lan: Lan) -> None:
     assert {name for _, name in prober.answers} == {"n1"}
 
 
+def test_there_is_a_process_only_while_there_is_something_to_do(lan: Lan) -> None:
+    node = lan.nodes[0]
+    node.tell(nodes={}, addresses={})
+    node.until(lambda seen: (seen["at_work"], seen["liveness"], seen["answers"]) == (False, {}, {}))
+    assert node.children() == []
+    node.tell(nodes=lan.listed, addresses=lan.wanted)
+    until_alive(node, lan)
+    until_owns_its_own(lan)
+
+
 def test_the_process_ends_with_its_agent(lan: Lan) -> None:
     (child,) = lan.nodes[0].children()
     with open(f"/proc/{child}/stat") as still:

@@ -158,6 +158,8 @@ class L2:
                 await self._changed.wait()
                 self._changed.clear()
             await self._attend()
+            self.liveness = MappingProxyType({})  # nobody listens any more
+            self._on_change(self.liveness)
 
     @property
     def _needed(self) -> bool:
