@@ -45,6 +45,7 @@ class Peering:
     password: str = ""
     hold: int = 9
     bfd: bool = False
+    multihop: bool = False
     announces: tuple[str, ...] = ()
 
 
@@ -169,6 +170,7 @@ class Frr(Router):
             lines += [f"{who} remote-as {told.node_asn}", f"{who} timers {told.hold // 3} {told.hold}"]
             lines += [f"{who} timers connect 1", *([f"{who} bfd"] if told.bfd else [])]
             lines += [f"{who} password {told.password}"] if told.password else []
+            lines += [f"{who} ebgp-multihop 255"] if told.multihop else []
         for family, mark in (("ipv4", "."), ("ipv6", ":")):
             lines.append(f" address-family {family} unicast")
             lines += [f"  neighbor {node} activate" for node in told.nodes]
@@ -212,11 +214,16 @@ class Bird(Router):
             lines.append(f"protocol kernel {{ {family} {{ import none; export all; }}; merge paths on; }}")
             lines.append(f"protocol static {{ {family}; {own} }}")
         for number, node in enumerate(told.nodes):
-            lines += [f"protocol bgp n{number} {{", f"local as {told.asn};"]
+            lines += [f"protocol bgp n{number} {{", f"local {told.own if told.multihop else ''} as {told.asn};"]
             lines += [f"neighbor {node} as {told.node_asn};", f"hold time {told.hold};", "graceful restart on;"]
             lines += ["connect delay time 1;", "error wait time 1, 2;"]
             lines += [f"{it} {{ import all; export where source = RTS_STATIC; }};" for it in ("ipv4", "ipv6")]
-            lines += [f'password "{told.password}";'] * bool(told.password) + ["bfd on;"] * told.bfd + ["}"]
+            lines += (
+                [f'password "{told.password}";'] * bool(told.password)
+                + ["bfd on;"] * told.bfd
+                + ["multihop;"] * told.multihop
+                + ["}"]
+            )
         return "\n".join((*lines, ""))
 
     async def ask(self, command: str) -> str:
@@ -267,6 +274,7 @@ class Gobgp(Router):
             parts += [f'[[neighbors]]\n[neighbors.config]\nneighbor-address = "{node}"\npeer-as = {told.node_asn}']
             parts += [f'auth-password = "{told.password}"'] if told.password else []
             parts += [f'[neighbors.transport.config]\nlocal-address = "{told.own}"']
+            parts += ["[neighbors.ebgp-multihop.config]\nenabled = true\nmultihop-ttl = 64"] * told.multihop
             parts += [f"[neighbors.timers.config]\nconnect-retry = 10\nhold-time = {told.hold}"]
             parts += ["idle-hold-time-after-reset = 1"]
             parts += ["[neighbors.graceful-restart.config]\nenabled = true\nrestart-time = 120"]
@@ -324,6 +332,7 @@ class Openbgpd(Router):
         for node in told.nodes:
             parts += [f"neighbor {node} {{\n remote-as {told.node_asn}\n local-address {told.own}"]
             parts += [" announce IPv4 unicast\n announce IPv6 unicast\n announce restart yes", f" holdtime {told.hold}"]
+            parts += [" multihop 64"] * told.multihop
             parts += [f' tcp md5sig password "{told.password}"'] if told.password else []
             parts += ["}"]
         return "\n".join((*parts, "allow from any", "allow to any", ""))

@@ -2,12 +2,15 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
+from podwire.model.addresses import parse_address
 from podwire.model.announcements import BFD, Attributes
-from tests.kernel.bgp_node import Pair, session, speaker, started, told
-from tests.kernel.routers import KINDS, NODE_ASN, Router, cut, until
+from tests.kernel.bgp_node import Node, Pair, session, speaker, started, told
+from tests.kernel.rig import MakeSpace, sh
+from tests.kernel.routers import KINDS, NODE_ASN, Peering, Router, connect, cut, until
 
 V4, V6 = "10.200.0.1/32", "fd00:200::1/128"
 TAGGED = Attributes(("64512:100", "no-peer"), ("4200000001:1:2",))
@@ -176,3 +179,26 @@ async def test_bfd_finds_a_dead_link_long_before_the_hold_timer(kind: type[Route
         state = await node.session("tor", lambda it: it.state != "Established", "lost", 5)
         assert state.lost == "BFD: the router was not heard in time"
         await until(lambda: gone(router, V4), "lost at the router, too", 5)
+
+
+@kinds
+async def test_a_router_behind_another_one(kind: type[Router], make_space: MakeSpace, open_path: Path) -> None:
+    """Reached by the default route; with BFD where the router knows it."""
+    space, between, far = make_space("node"), make_space("between"), make_space("far")
+    connect(space, between, 1)
+    connect(far, between, 2)
+    for one, number in ((space, 1), (far, 2)):
+        sh("ip", "-n", one.name, "route", "add", "default", "via", f"10.99.{number}.254")
+    node = Node(space, open_path / "n")
+    router = kind(far, open_path / "r", Peering("10.99.2.1", bfd=kind.bfd, multihop=True))
+    bfd = BFD(300, 300, 3) if kind.bfd else None
+    source = parse_address("10.99.1.1")
+    async with started(node, router):
+        node.driver.want(speaker([session(router="10.99.2.1")], told(V4)))
+        state = await node.session("tor", lambda it: bool(it.error), "told")
+        assert "if it is not on a link of the node, ebgpMultiHop is needed" in state.error
+        node.driver.want(speaker([session(router="10.99.2.1", multihop=True, bfd=bfd, source=source)], told(V4)))
+        (seen,) = await until(lambda: router.sees(V4), f"{V4} at the router")
+        assert seen.next_hop == "10.99.1.1"
+        await node.session("tor", lambda it: it.bfd == ("Up" if kind.bfd else ""), "BFD, too")
+        assert node.driver.sessions()["tor"].established == 1
