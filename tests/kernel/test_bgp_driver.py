@@ -4,15 +4,17 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from podwire.bgp import config
 from podwire.bgp.driver import Driver
+from podwire.bgp.sessions import State
 from podwire.bgp.tree import EMPTY, Block
 from podwire.bgp.vty import Vty
-from podwire.model.addresses import IPV6, parse_prefix
-from podwire.model.announcements import Attributes, Speaker
+from podwire.model.addresses import IPV6, parse_address, parse_prefix
+from podwire.model.announcements import BFD, Attributes, Speaker
 from tests.kernel.bgp_node import Node, Pair, session, speaker, started, told
 from tests.kernel.rig import MakeSpace, sh
 from tests.kernel.routers import KINDS, Bird, Frr, Peering, Router, connect, until
@@ -71,8 +73,7 @@ async def test_nothing_is_touched_before_there_is_a_wish(pair: Pair) -> None:
         read = await configuration(node)
         await node.end("driver")
         node.start_driver()
-        for _ in range(5):
-            await node.driver.changed()
+        await node.driver.changed()
         assert await configuration(node) == read
         node.driver.want(None)
         await until(lambda: gone(router, V4), "taken back")
@@ -223,6 +224,47 @@ async def test_no_route_goes_from_one_router_to_another(
         assert [it for it in (LEARNT, DEEP, OTHER) if await second.sees(it)] == []
         node.driver.want(speaker([session("tor-1"), refuses], routes))
         await until(lambda: sh("ip", "-n", space.name, "route", "show", LEARNT) == "", "given back")
+        assert node.driver.sessions()["tor-2"].established == 1
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "its timers": {"hold": 30, "keepalive": 10},
+    "its restart time": {"hold": 30, "keepalive": 10, "restart": 60},
+    "that it is found by BFD": {"bfd": BFD()},
+    "what it receives": {"receives": (parse_prefix(LEARNT),)},
+    "its name": {"name": "renamed"},
+}
+
+
+async def test_a_change_of_one_session_touches_no_other_nor_itself_where_it_may_go_on(
+    make_space: MakeSpace, open_path: Path
+) -> None:
+    space, one, two = make_space("node"), make_space("one"), make_space("two")
+    connect(space, one, 1)
+    connect(space, two, 2)
+    node = Node(space, open_path / "n")
+    first = Frr(one, open_path / "one", Peering(announces=(LEARNT,)))
+    second = Frr(two, open_path / "two", Peering("10.99.2.254", ("10.99.2.1",), asn=65020))
+    async with started(node, first, second):
+        other = session("tor-2", "10.99.2.254", asn=65020)
+        routes = told(V4, V6, to=("tor-1", "renamed", "tor-2"))
+
+        async def changed(what: str, **more: Any) -> State:
+            changed = session(**{"name": "tor-1", **more})
+            node.driver.want(speaker([changed, other], routes))
+            await node.up(changed.name, "tor-2")
+            await node.driver.changed()  # what would end it has had its time
+            await node.up(changed.name, "tor-2")
+            assert node.driver.sessions()["tor-2"].established == 1, what
+            return node.driver.sessions()[changed.name]
+
+        await changed("nothing")
+        for what, more in CHANGES.items():
+            assert (await changed(what, **more)).established == 1, what
+        assert (await changed("its source", source=parse_address("10.99.1.1"))).established == 2
+        node.driver.want(speaker([other], routes))
+        await until(lambda: gone(first, V4), "left")
+        await node.driver.changed()
         assert node.driver.sessions()["tor-2"].established == 1
 
 
