@@ -84,6 +84,7 @@ DOCUMENTS = [
     WORKLOAD.format(name="two", node="node2", replicas=1),
     SERVICE.format(name="cluster", app="one", pool="public", policy="Cluster"),
     SERVICE.format(name="local", app="one", pool="public", policy="Local"),
+    SERVICE.format(name="two", app="two", pool="public", policy="Cluster"),
     SERVICE.format(name="lan", app="one", pool="lan", policy="Cluster"),
     SERVICE.format(name="lan-local", app="two", pool="lan", policy="Local"),
     SERVICE.format(name="nobody", app="none", pool="public", policy="Cluster"),
@@ -221,6 +222,21 @@ def test_a_killed_agent_loses_nothing_and_its_next_one_flaps_nothing(lab: Lab, s
     after = sessions(lab)
     assert {name: state for name, (_, state) in after.items()} == {name: state for name, (_, state) in before.items()}
     assert max(abs(after[name][0] - since) for name, (since, _) in before.items()) < 2, "bgpd counts in whole seconds"
+
+
+def test_what_changed_while_an_agent_was_away_is_told_once_it_is_back(lab: Lab, seen: LabView) -> None:
+    """bgpd goes on with what it was told last, since nftables does, too; nothing of it outlives the agent's return."""
+    gone, stays = addresses(seen, "cluster"), addresses(seen, "two")
+    control.ask(lab, control.KillAgent("node1"))
+    control.ask(lab, control.Scale("Deployment/default/one", 0))
+    for host in gone:
+        until(lambda host=host: learnt(lab, host) == own(seen, "node1", like=host))  # type: ignore[misc]
+    control.ask(lab, control.StartAgent("node1"))
+    for host in gone:
+        until(lambda host=host: not learnt(lab, host))  # type: ignore[misc]
+    for host in stays:
+        assert learnt(lab, host) == own(seen, "node1", "node2", "node3", like=host)
+    control.view(lab, control.Scale("Deployment/default/one", 2))
 
 
 def test_a_killed_bgpd_comes_back_and_the_router_keeps_its_routes_meanwhile(lab: Lab, seen: LabView) -> None:
