@@ -28,6 +28,7 @@ UNFIT = (SECRET % ("long", PASSWORDS[3] * 9), (SECRET % ("encoded", PASSWORDS[4]
 WRONG = (
     SECRET % ("number", PASSWORDS[2]),
     SECRET % ("tag", f"!{PASSWORDS[4]} x"),
+    SECRET % ("digits", PASSWORDS[2] * 3),
     SECRET % ("alias", f"*{PASSWORDS[4]}"),
     SECRET % ("broken", f'"{PASSWORDS[4]}'),
     (SECRET % ("list", f"[{PASSWORDS[4]}]")),

@@ -136,7 +136,7 @@ class _Reader:
         if isinstance(node, yaml.ScalarNode):
             return _scalar(node)
         if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
-            raise Malformed(line_at(node), f"unknown tag {node.tag.replace(_TAG, '!!')}")
+            raise Malformed(line_at(node), _unknown(node.tag))
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, depth)
         return [self.value(item, depth + 1) for item in node.value]
@@ -188,8 +188,15 @@ def _scalar(node: yaml.ScalarNode) -> Any:
             case "float":
                 return text if ":" in text else float(re.sub(r"\.(?=inf|nan)", "", text.replace("_", "").lower()))
     except (ValueError, KeyError):
-        raise Malformed(line_at(node), f"not a value of type {tag}: {text[:40]!r}") from None
-    raise Malformed(line_at(node), f"unknown tag {node.tag.replace(_TAG, '!!')}")
+        raise Malformed(line_at(node), f"not a value of type {tag}; text that looks like one needs quotes") from None
+    raise Malformed(line_at(node), _unknown(node.tag))
+
+
+def _unknown(tag: str) -> str:
+    """One of nobody's may be a password that lacks its quotes: values are not repeated."""
+    if tag.startswith(_TAG):
+        return f"unknown tag {tag.replace(_TAG, '!!')}"
+    return "unknown tag; text that begins with ! needs quotes"
 
 
 def _whole(text: str) -> int:
