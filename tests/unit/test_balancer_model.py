@@ -6,13 +6,15 @@ The model looks at everything anew for each Service, with numbers for addresses:
 from collections.abc import Mapping
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from podwire.loadbalancer.allocation import Grant, allocate
 from podwire.loadbalancer.pools import used
-from podwire.model.addresses import IPV4, IPV6, Address, AddressRange, Family
+from podwire.loadbalancer.sharing import Holders
+from podwire.model.addresses import IPV4, IPV6, Address, AddressRange, Family, parse_range
 from podwire.model.balancers import AddressPool, AddressPoolKey, Request
 from podwire.model.objects import Operator, Protocol, Requirement, ServiceKey
 
@@ -261,3 +263,25 @@ def test_whoever_lacks_something_is_told_why(
         wanted = max(len(it.asked), len(it.families)) if whole else len(it.asked)
         assert bool(grant.why) == (len(grant.addresses) < wanted or bool(it.unclear))
         assert {address for address, _ in grant.lost} == set(it.holds) - set(grant.addresses)
+
+
+@pytest.mark.parametrize("ports", [1, 2], ids=["all want the same port", "half of them another"])
+def test_an_address_is_looked_at_once_by_those_who_may_share(monkeypatch: pytest.MonkeyPatch, ports: int) -> None:
+    """Many with one key, and no room for two of them at an address."""
+    looks, has_room, count = [], Holders._has_room, 300
+
+    def counted(self: Holders, address: Address, request: Request) -> bool:
+        looks.append(address)
+        return has_room(self, address, request)
+
+    monkeypatch.setattr(Holders, "_has_room", counted)
+    many = {
+        ServiceKey("shop", f"s{n:03}"): Request(
+            (IPV4,), frozenset({(Protocol.TCP, 80 + n * ports // count)}), sharing="one", created=f"{n:03}"
+        )
+        for n in range(count)
+    }
+    pool = AddressPool((parse_range("10.0.0.0/16"),))
+    grants = allocate(used({AddressPoolKey("all"): pool}), {}, many)
+    assert len({it for grant in grants.values() for it in grant.addresses}) == count // ports
+    assert len(looks) <= 4 * count

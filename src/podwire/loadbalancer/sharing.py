@@ -3,10 +3,12 @@
 Invariants: several may have an address where all have the same sharing key and the same backends, and no two a port: so
 each packet has one Service, and the nodes that announce the address have backends of all. Whoever has it alone may
 change its key. Of a pool the search for a free address goes on where the last one ended, since nothing is given back
-meanwhile: each address is looked at once, however many Services there are.
+meanwhile: each address is looked at once, however many Services there are. Nor does one get room again for ports of
+which it has one already.
 """
 
 from collections.abc import Iterator, Mapping
+from heapq import heappop, heappush
 
 from podwire.loadbalancer.pools import is_buggy
 from podwire.model.addresses import Address, AddressRange, Family, family_of
@@ -15,6 +17,20 @@ from podwire.model.objects import Protocol, ServiceKey
 
 _Group = tuple[str, str]
 """A sharing key, and backends."""
+
+
+Ports = frozenset[tuple[Protocol, int]]
+
+
+class _Open:
+    """Addresses of a group that may have room for certain ports: a heap by their places in the pool. `looked`: how many
+    of the group's addresses have been in it."""
+
+    __slots__ = ("looked", "places")
+
+    def __init__(self) -> None:
+        self.looked = 0
+        self.places: list[tuple[int, Address]] = []
 
 
 class Holders:
@@ -26,18 +42,19 @@ class Holders:
         self._of: dict[Address, dict[ServiceKey, Request]] = {}
         self._ports: dict[Address, set[tuple[Protocol, int]]] = {}
         """Of all who have an address."""
-        self._together: dict[_Group, dict[Address, None]] = {}
+        self._together: dict[_Group, list[Address]] = {}
         """Who may share, and the addresses that some of them have."""
+        self._open: dict[tuple[_Group, Ports, str, Family], _Open] = {}
         self._left: dict[tuple[str, Family], Iterator[Address]] = {}
         """Of a pool what was not looked at yet."""
         self._found: dict[tuple[str, Family], Address | None] = {}
         """The first address that nobody has, as last found."""
 
     def add(self, address: Address, key: ServiceKey, request: Request) -> None:
+        if request.sharing and address not in self._of:
+            self._together.setdefault((request.sharing, request.backends), []).append(address)
         self._of.setdefault(address, {})[key] = request
         self._ports.setdefault(address, set()).update(request.ports)
-        if request.sharing:
-            self._together.setdefault((request.sharing, request.backends), {})[address] = None
 
     def why_not(self, address: Address, request: Request) -> str | None:
         """Why it may not have an address beside those who have it: all of them may share it already."""
@@ -66,14 +83,27 @@ class Holders:
         if free in request.gives_up:
             others = (it for it in self._addresses(name, pool, family) if it not in request.gives_up)
             free = next((it for it in others if it not in self._of), None)
-        shared = self._together.get((request.sharing, request.backends), {}) if request.sharing else {}
-        if not shared:
-            return free
-        # All of one group, so that ports alone keep them apart; many may be looked at for each that asks.
-        open_ = (it for it in shared if self._ports[it].isdisjoint(request.ports))
-        mine = (it for it in open_ if len(it) == family.size and any(it in each for each in self._given[name]))
-        may = [it for it in mine if it not in request.gives_up]
-        return min((*may, *((free,) if free is not None else ())), key=pool.place, default=None)
+        shared = self._lowest_shared(name, pool, family, request) if request.sharing else None
+        return min((it for it in (shared, free) if it is not None), key=pool.place, default=None)
+
+    def _lowest_shared(self, name: str, pool: AddressPool, family: Family, request: Request) -> Address | None:
+        """Of those that others of its group have. All of them agree on the key, so that ports alone keep them apart."""
+        group = request.sharing, request.backends
+        there = self._together.get(group, [])
+        open_ = self._open.setdefault((group, request.ports, name, family), _Open())
+        for address in there[open_.looked :]:
+            if len(address) == family.size and any(address in each for each in self._given[name]):
+                heappush(open_.places, pool.place(address))
+        open_.looked = len(there)
+        while open_.places and not self._has_room(open_.places[0][1], request):
+            heappop(open_.places)
+        if open_.places and open_.places[0][1] in request.gives_up:
+            kept = (it for it in open_.places if it[1] not in request.gives_up and self._has_room(it[1], request))
+            return min(kept, default=(0, None))[1]
+        return open_.places[0][1] if open_.places else None
+
+    def _has_room(self, address: Address, request: Request) -> bool:
+        return self._ports[address].isdisjoint(request.ports)
 
     def _lowest_free(self, name: str, pool: AddressPool, family: Family) -> Address | None:
         at = name, family
