@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from podwire.announcing import addresses, nodes
 from podwire.announcing import follower as follower_module
 from podwire.announcing.addresses import decisions
-from podwire.announcing.decisions import Decision
+from podwire.announcing.decisions import Decision, decide
 from podwire.announcing.follower import Follower
 from podwire.announcing.speaker import routes, sessions, speaker
 from podwire.controller import events as e
@@ -426,6 +426,32 @@ async def test_what_a_failure_has_left_undecided_is_decided_next(monkeypatch: py
     monkeypatch.undo()
     await follower.once()
     assert follower.decided == {key: it for key, it in decisions(made(USUAL)).items() if it.services}
+
+
+async def test_what_a_dead_node_answered_for_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    vips = [parse_address(f"203.0.113.{number}") for number in range(1, 60)]
+    many = {**USUAL, WEB: service(balancer_ips=tuple(vips))}
+    known, decided, heard = Known(made(many)), [], []
+
+    def counted(*about: Any) -> Decision:
+        decided.append(about[2])
+        return decide(*about)
+
+    def hear(answers: Answers) -> None:
+        heard.append((len(decided), set(answers)))
+
+    follower = Follower(known, lambda _: None, hear)  # type: ignore[arg-type]
+    await follower.once()
+    was = {it: follower.decided[it].owner for it in vips}
+    known.snapshot = made(many, dead=frozenset(("two",)))
+    follower.follow(Result(e.NodesHeard(frozenset(("two",)))))
+    monkeypatch.setattr(follower_module, "decide", counted)
+    heard.clear()
+    await follower.once()
+    lost = [it for it in vips if was[it] == "two"]
+    mine = {it for it in vips if elected(it, ("one", "three")) == "one"}
+    assert decided[: len(lost)] == lost
+    assert heard == [(len(lost), mine), (len(vips), mine)]
 
 
 async def test_others_have_their_turn_however_long_an_address_takes(monkeypatch: pytest.MonkeyPatch) -> None:

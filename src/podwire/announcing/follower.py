@@ -94,17 +94,28 @@ class Follower:
             self._around = around(now, (it.name for it in self.sessions.sessions))
             due = announceable(now)
             self.decided = {it: self.decided[it] for it in due if it in self.decided}
+        bars = self._around.bars
+        left = {it for it, held in self.decided.items() if held.owner and bars.get(held.owner, "gone") and it in due}
+        if left:  # nobody answers for these: thousands of others can wait
+            await self._decide_each(now, self._around, left)
+            self._tell_l2()
+        await self._decide_each(now, self._around, due - left)
+        self._by_bgp(speaker(now, self.sessions.sessions, self._in_order(), pod_routes(now, self._around)))
+        self._tell_l2()
+
+    async def _decide_each(self, now: Snapshot, known: Around, due: set[Address]) -> None:
         held, turn = programmed(now), time.monotonic() + TURN
         for address in sorted(due, key=lambda it: (len(it), it)):
             if time.monotonic() > turn:
                 await asyncio.sleep(0)
                 turn = time.monotonic() + TURN
-            decision = decide(now, self._around, address, held)
+            decision = decide(now, known, address, held)
             if decision.services:
                 self.decided[address] = decision
             else:
                 self.decided.pop(address, None)
-        self._by_bgp(speaker(now, self.sessions.sessions, self._in_order(), pod_routes(now, self._around)))
+
+    def _tell_l2(self) -> None:
         self._by_l2({address: it.answers for address, it in self.decided.items() if it.answers is not None})
 
     def _in_order(self) -> Iterator[Decision]:
