@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from podwire.clustercontroller.backoff import FIRST_DELAY, LONGEST_DELAY, Refused
 from podwire.clustercontroller.manager import Controller, Manager, SyncState
+from podwire.loadbalancer.others import NOBODYS, taken
 from podwire.loadbalancer.statuses import News, Status
 from podwire.model.addresses import IPV4, parse_address, parse_range, show_address
 from podwire.model.balancers import AddressPool, AddressPoolKey, Balanced, Request
-from podwire.model.objects import Protocol, ServiceKey
+from podwire.model.objects import Node, NodeKey, Protocol, ServiceKey
 from podwire.sources.balancer_objects import CLASS
 from podwire.sources.kube_watch import Chance
 from tests.unit.test_balancer_stories import NAMESPACES, STORIES, Story
@@ -61,12 +62,15 @@ class Shop:
     def __init__(self, pools: Any, requests: Any) -> None:
         self.pools = {AddressPoolKey(name): it for name, it in pools.items()}
         self.store = {f"{k.namespace}/{k.name}": thing(f"{k.namespace}/{k.name}", it) for k, it in requests.items()}
+        self.taken = NOBODYS
         self.now = 0.0
         self.refused = False
         self.tries: list[tuple[float, str]] = []
         self.told: list[str] = []
         self.tried, self.done = asyncio.Event(), asyncio.Event()
-        self.controller = Controller(lambda: self.pools, lambda: NAMESPACES, self._write, self._tell)
+        self.controller = Controller(
+            lambda: self.pools, lambda: NAMESPACES, self._write, self._tell, taken=lambda: self.taken
+        )
         chance = Chance(clock=lambda: self.now)
         self.manager = Manager(self.controller, self.store.get, lambda: self.store, chance)
 
@@ -175,6 +179,18 @@ async def test_a_key_that_changes_has_all_looked_at_again() -> None:
     assert await it.set("shop/web") is ALL
     assert await it.set("shop/dns") is SUCCESS
     assert it.addresses()["shop/dns"] == ("192.0.2.1",)
+
+
+async def test_what_others_have_no_pool_gives_until_it_is_free() -> None:
+    it = Shop(ONE, {WEB: request()})
+    it.controller.mark_synced()
+    node = {NodeKey("a"): Node((), (parse_address("192.0.2.1"),))}
+    it.taken = taken(node, {}, {}, {})
+    assert await it.set("shop/web") is SUCCESS
+    assert it.addresses() == {"shop/web": ()}
+    it.taken = NOBODYS
+    assert await it.set("shop/web") is SUCCESS
+    assert it.addresses() == {"shop/web": ("192.0.2.1",)}
 
 
 async def test_without_pools_nothing_is_done_and_another_class_is_nobody_s() -> None:

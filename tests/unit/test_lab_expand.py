@@ -282,6 +282,9 @@ def test_an_address_pool_gives_addresses_that_stay_and_says_where_there_is_none(
     again = expand(manifests(POOL % "203.0.113.1/32", *both), 1, plan.given)
     assert given(again) == {"web": ["203.0.113.1"], "shop": []}, "the first by name is the younger one"
     assert again.notes == ("no address for default/shop: no address: pool public has no free IPv4 address",)
+    for taken in ("192.168.99.1/32", "10.244.1.7/32", "10.96.0.7/32"):
+        whose = expand(manifests(POOL % taken, both[0]), 1)
+        assert given(whose) == {"web": []}, "it is a node's, a pod's or a Service's, as for the cluster's controller"
     held = again.services[ServiceKey("default", "web")].object["status"]["conditions"][0]
     assert (held["status"], held["reason"]) == ("True", "Assigned")
 

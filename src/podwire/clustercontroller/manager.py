@@ -18,6 +18,7 @@ import msgspec
 from podwire.clustercontroller.allocator import Tell, Write
 from podwire.clustercontroller.backoff import Backoff, Refused
 from podwire.loadbalancer.allocation import Grant, allocate
+from podwire.loadbalancer.others import NOBODYS, Taken
 from podwire.loadbalancer.pools import Pools, used
 from podwire.loadbalancer.statuses import due, news
 from podwire.model.balancers import Balanced, Labels, Request
@@ -41,7 +42,7 @@ class SyncState(Enum):
 
 
 class Controller:
-    """`pools` and `namespaces`: as they are now. `write`, `tell`: as of the allocator."""
+    """`pools`, `namespaces` and `taken`, which no pool gives: as they are now. `write`, `tell`: as of the allocator."""
 
     def __init__(
         self,
@@ -50,8 +51,10 @@ class Controller:
         write: Write,
         tell: Tell,
         unclassed: bool = True,
+        taken: Callable[[], Taken] = lambda: NOBODYS,
     ) -> None:
         self._pools, self._namespaces, self._write, self._tell = pools, namespaces, write, tell
+        self._taken = taken
         self._unclassed, self._synced = unclassed, False
         self._known: dict[ServiceKey, Balanced] = {}
         self._given: dict[ServiceKey, Balanced] = {}
@@ -59,7 +62,7 @@ class Controller:
         self._grants: dict[ServiceKey, Grant] | None = None
         """None: to be decided anew. What we write ourselves changes nobody's."""
         self._around: object = None
-        """The pools and namespaces that they were decided from."""
+        """The pools, namespaces and what is taken, from which they were decided."""
 
     def mark_synced(self) -> None:
         """All Services were handed over once: those that need an address may get one."""
@@ -110,10 +113,10 @@ class Controller:
 
     async def _decided(self) -> dict[ServiceKey, Grant]:
         """For all, once for whatever has changed."""
-        around = self._pools(), self._namespaces()
+        around = self._pools(), self._namespaces(), self._taken()
         if self._grants is None or self._around != around:
             requests = {key: it.request for key, it in self._known.items()}
-            self._grants = await asyncio.to_thread(allocate, used(around[0]), around[1], requests)
+            self._grants = await asyncio.to_thread(allocate, used(around[0], around[2]), around[1], requests)
             self._around = around
         return self._grants
 

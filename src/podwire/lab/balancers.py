@@ -10,11 +10,21 @@ from typing import Any
 import msgspec
 
 from podwire.lab.forms import Fields
+from podwire.lab.topology import SERVICE_RANGES
 from podwire.loadbalancer.allocation import allocate
+from podwire.loadbalancer.others import taken
 from podwire.loadbalancer.pools import used
 from podwire.loadbalancer.statuses import wanted
-from podwire.model.balancers import AddressPool, AddressPoolKey, Balanced, Labels
-from podwire.model.objects import Namespace, NamespaceKey, ServiceKey
+from podwire.model.balancers import AddressPoolKey, Balanced
+from podwire.model.objects import (
+    NamespaceKey,
+    NodeKey,
+    PodBlockKey,
+    PodPoolKey,
+    ServiceCIDR,
+    ServiceCIDRKey,
+    ServiceKey,
+)
 from podwire.sources.balancer_objects import CONDITION, BalancedService, read_service
 from podwire.sources.kubernetes import translate
 
@@ -23,19 +33,23 @@ Ingress = tuple[tuple[str, str], ...]
 Status = dict[str, Any]
 
 
+_KINDS = ("AddressPool", "Namespace", "Node", "PodPool", "PodBlock")
+
+
 def statuses(
     services: Mapping[ServiceKey, Fields], others: Iterable[Fields], before: Mapping[ServiceKey, Ingress]
 ) -> dict[ServiceKey, Status]:
-    """Of the Services (complete objects) that get any. `others`: the cluster's pools and namespaces, among more."""
-    pools: dict[AddressPoolKey, AddressPool] = {}
-    namespaces: dict[str, Labels] = {}
-    for data in others:
-        if data.get("kind") in ("AddressPool", "Namespace"):
-            key, value, _ = translate(dict(data))
-            if isinstance(key, AddressPoolKey) and isinstance(value, AddressPool):
-                pools[key] = value
-            elif isinstance(key, NamespaceKey) and isinstance(value, Namespace):
-                namespaces[key.name] = value.labels
+    """Of the Services (complete objects) that get any. `others`: the cluster's pools, namespaces and nodes, among
+    more."""
+    there = [translate(dict(data))[:2] for data in others if data.get("kind") in _KINDS]
+
+    def of(kind: type[object]) -> dict[Any, Any]:
+        return {key: it for key, it in there if isinstance(key, kind) and it is not None}
+
+    pools = of(AddressPoolKey)
+    namespaces = {key.name: it.labels for key, it in of(NamespaceKey).items()}
+    ranges = {ServiceCIDRKey("kubernetes"): ServiceCIDR(tuple(SERVICE_RANGES.values()))}
+    others_have = taken(of(NodeKey), of(PodPoolKey), of(PodBlockKey), ranges)
     held: dict[ServiceKey, Balanced] = {}
     for own, data in services.items():
         complete = {**data, "status": _status(before.get(own, ()))}
@@ -44,7 +58,7 @@ def statuses(
             held[own] = balanced
     if not pools:
         return {}
-    grants = allocate(used(pools), namespaces, {key: it.request for key, it in held.items()})
+    grants = allocate(used(pools, others_have), namespaces, {key: it.request for key, it in held.items()})
     found = {}
     for key, grant in grants.items():
         status = wanted(held[key], grant)

@@ -123,7 +123,8 @@ def expand(
         data, born = used[_service_key(key)].data, created[_service_key(key)]
         services[key] = PlannedService(form, complete(data, form, key, held, born))
     passed_on = tuple(used[key].data for key in used if key.kind in _PASSED_ON)
-    balanced = statuses({key: it.object for key, it in services.items()}, passed_on, given.balanced)
+    others = (*passed_on, *(node_object(it, True, now) for it in stations(nodes)))
+    balanced = statuses({key: it.object for key, it in services.items()}, others, given.balanced)
     for key, status in balanced.items():
         services[key] = services[key]._replace(object={**services[key].object, "status": status})
     declared = {key: replicas_of(used[key].data) for key in read.workloads}
