@@ -217,6 +217,10 @@ WRONG_PEERS: dict[str, tuple[Any, str]] = {
         {"receive": ["192.0.2.1/24"]},
         "spec.receive[0]: '192.0.2.1/24' has host bits set: expected 192.0.2.0/24",
     ),
+    "IPv4 addresses in IPv6's form": (
+        {"receive": ["::ffff:0:0/96"]},
+        "spec.receive[0]: expected addresses that hosts can have, not '::ffff:0:0/96', which are IPv4-mapped",
+    ),
     "routes of a family that it does not carry": (
         {"families": ["IPv4"], "receive": ["0.0.0.0/0", "::/0"]},
         "spec.receive[1]: expected a range of a family in spec.families, not '::/0'",
@@ -321,6 +325,10 @@ WRONG_ADVERTISEMENTS: dict[str, tuple[Any, str]] = {
     "a peer's odd name": (
         {"peers": [""]},
         f"spec.peers[0]: {NAME}''",
+    ),
+    "very many communities": (
+        {"communities": [f"1:{number}" for number in range(65)]},
+        "spec.communities: expected at most 64, not 65",
     ),
     "a wide community": ({"communities": ["65536:1"]}, f"spec.communities[0]: {FORMS}'65536:1'"),
     "a wide large community": ({"communities": ["1:1:4294967296"]}, f"spec.communities[0]: {FORMS}'1:1:4294967296'"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.bgp.change import Change, change
-from podwire.bgp.config import plan
+from podwire.bgp.config import MOST_COMMUNITIES, plan
 from podwire.bgp.ours import DAEMONS, found
 from podwire.bgp.tree import EMPTY, Block, parse, show
 from podwire.model.addresses import parse_prefix
@@ -263,6 +263,25 @@ def test_a_family_without_an_address_to_name_is_not_told() -> None:
 def test_no_community_that_is_none() -> None:
     with pytest.raises(ValueError, match="'no-exports' is no community: expected such as 64512:100"):
         plan(speaker(TOR, {"10.0.0.1/32": Attributes(("no-exports",))}))
+
+
+@given(speakers())
+def test_no_line_is_longer_than_bgpd_takes(any_one: Speaker | None) -> None:
+    """After one of 4,096 bytes it answers nothing more."""
+    for daemon in plan(any_one).held.values():
+        for line in show(daemon).splitlines():
+            assert len(line) < 4000
+            assert len(line.split()) < 250
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_route_with_more_communities_than_can_be_told_is_not_told_without_them(large: bool) -> None:
+    most = tuple(f"1:{'1:' if large else ''}{number}" for number in range(MOST_COMMUNITIES + 1))
+    for few, addresses in ((most, ()), (most[1:], ("10.99.1.254", "fd99:2::fe"))):
+        made = plan(speaker(TOR, {"10.0.0.1/32": Attributes((), few) if large else Attributes(few)}))
+        assert {where for where, _ in routes_told(made.held["bgpd"])} == set(addresses)
+        words = "" if addresses else f"it is not told routes with more than {MOST_COMMUNITIES} communities of a kind"
+        assert set(made.limits.values()) == set(filter(None, [words]))
 
 
 def test_other_attributes_are_another_class_that_is_made_first() -> None:

@@ -22,6 +22,9 @@ MAX_RESTART = 4095
 """Seconds, of twelve bits (RFC 4724, section 3)."""
 MAX_PASSWORD = 80
 """Characters (TCP_MD5SIG_MAXKEYLEN)."""
+MOST_COMMUNITIES = 100
+"""Of each kind in one route: bgpd refuses a line of more than 256 words, answers nothing more after one of 4,096 bytes,
+and tells no route that does not fit in a message of as many (RFC 4271, section 4.1)."""
 DEFAULT_RESTART, DEFAULT_PORT = 120, 179
 _BFD_LINES = (("detect-multiplier", 3), ("receive-interval", 300), ("transmit-interval", 300))
 WELL_KNOWN = {
@@ -85,7 +88,10 @@ def plan(speaker: Speaker | None, held: Block = EMPTY) -> Plan:
             hop = _next_hop(session, family, speaker)
             if hop is None:
                 limits[session.name] = f"it is told no {family} route: the node has no {family} address to name in one"
-            blocks |= _outbound(session, family, classes if hop is not None else [], hop or "", held)
+            fit = [it for it in classes if _fits(it, session)]
+            if len(fit) < len(classes):
+                limits[session.name] = f"it is not told routes with more than {MOST_COMMUNITIES} communities of a kind"
+            blocks |= _outbound(session, family, fit if hop is not None else [], hop or "", held)
     for prefix, told in speaker.routes.items():
         found = by_told[told]
         if found is not None:
@@ -163,7 +169,7 @@ def _neighbor(session: Session, asn: int) -> Iterator[str]:
     who = f"neighbor {show_address(session.address)}"
     yield f"{who} remote-as {session.asn}"
     yield f"{who} description {OURS} {' '.join(session.name.split())}"
-    yield f"{who} timers {session.keepalive} {session.hold}"
+    yield f"{who} timers {min(session.keepalive, session.hold // 3)} {session.hold}"  # bgpd takes no longer ones
     yield f"{who} timers connect {session.connect}"
     if session.local_asn != asn:
         yield f"{who} local-as {session.local_asn} no-prepend replace-as"
@@ -244,6 +250,12 @@ def _classes(speaker: Speaker, sessions: Iterable[Session]) -> dict[Told, _Class
         there_told = {addresses[name]: each for name, each in alike[0] if name in addresses}
         found |= dict.fromkeys(alike, _Class(f"{OURS}-class-{_digest(content)}", tag, there_told))
     return found
+
+
+def _fits(it: _Class, session: Session) -> bool:
+    """Else it would be told without its communities, which may say that it must not go any further."""
+    attributes = it.told.get(session.address)
+    return attributes is None or max(len(attributes.communities), len(attributes.large)) <= MOST_COMMUNITIES
 
 
 def _settings(attributes: Attributes) -> tuple[str, ...]:

@@ -40,6 +40,8 @@ from podwire.sources.communities import LARGEST_ASN, read_community
 from podwire.sources.fields import Invalid, read_at, read_each, read_members, read_name, read_number, shown
 from podwire.sources.kube_objects import LabelSelector, NameMeta, Wire
 
+MOST_COMMUNITIES = 64
+"""Of one advertisement."""
 LONGEST_RESTART = 4095
 """Seconds (RFC 4724, twelve bits)."""
 
@@ -252,6 +254,8 @@ def _received(text: str, families: tuple[Family, ...]) -> Prefix:
         prefix = parse_prefix(text)
     except ValueError as error:
         raise Invalid("", str(error)) from None
+    if (kind := special(prefix.first)) is not None and kind == special(prefix.last):
+        raise Invalid("", f"expected addresses that hosts can have, not {shown(text)}, which are {kind}")
     if prefix.family not in families:
         raise Invalid("", f"expected a range of a family in spec.families, not {shown(text)}")
     return prefix
@@ -278,6 +282,8 @@ def read_bgp_advertisement(thing: BGPAdvertisementObject) -> tuple[BGPAdvertisem
         _length(spec.aggregation_length, "spec.aggregationLength", IPV4, choice),
         _length(spec.aggregation_length_v6, "spec.aggregationLengthV6", IPV6, choice),
     )
+    if len(spec.communities or ()) > MOST_COMMUNITIES:
+        raise Invalid("spec.communities", f"expected at most {MOST_COMMUNITIES}, not {len(spec.communities or ())}")
     communities = read_each("spec.communities", spec.communities, read_community)
     attributes = Attributes(
         tuple(sorted({it for it in communities if it.count(":") < 2})),
