@@ -61,7 +61,7 @@ pod-start: cluster-build ## how fast pods start, beside the reference network, i
 
 proto: ## the generated messages, from their .proto files
 	@scripts/setup python
-	cd src && ../$(PYTHON) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. podwire/cni/cni.proto
+	cd src && ../$(PYTHON) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. podwire/cni/cni.proto podwire/tenants/remote/types.proto
 
 lock: ## requirements.lock, from pyproject.toml; versions change only where they must
 	@scripts/setup python
