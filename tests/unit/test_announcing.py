@@ -15,6 +15,7 @@ from podwire.announcing.addresses import decisions
 from podwire.announcing.decisions import Decision, decide
 from podwire.announcing.follower import Follower
 from podwire.announcing.speaker import routes, sessions, speaker
+from podwire.bgp.config import why_not
 from podwire.controller import events as e
 from podwire.controller.difference import Outcome
 from podwire.controller.loop import Controller
@@ -279,6 +280,22 @@ def test_of_two_peers_at_one_address_the_first_by_name_has_a_session() -> None:
     found = sessions(made(USUAL | {BGPPeerKey("aaa"): TOR}))
     assert [it.name for it in found.sessions] == ["aaa"]
     assert found.unfit == ((BGPPeerKey("tor"), "bgppeer/aaa has 192.0.2.254 already"),)
+
+
+def test_of_several_as_the_speaker_is_in_that_of_a_session_within_one() -> None:
+    def asn(**peers: tuple[int, int]) -> int:
+        more = {
+            BGPPeerKey(name): replace(TOR, address=parse_address(f"192.0.2.{200 + number}"), asn=asn, my_asn=mine)
+            for number, (name, (asn, mine)) in enumerate(peers.items())
+        }
+        now = made(without(BGPPeerKey("tor")) | more)
+        it = speaker(now, sessions(now).sessions, (), ())
+        assert it is not None
+        assert [each.name for each in it.sessions if why_not(each, it.asn)] == []
+        return it.asn
+
+    assert asn(a=(65010, 65001), b=(65002, 65002)) == 65002
+    assert asn(a=(65010, 65001), b=(65011, 65003)) == 65001
 
 
 def test_a_node_without_an_ipv4_address_has_a_router_id_of_its_own() -> None:

@@ -136,6 +136,18 @@ async def test_what_was_written_and_is_not_seen_yet_is_not_written_again() -> No
     assert (it.times(A), it.times(WEB)) == ([0, 2], [0, 2])
 
 
+async def test_what_has_gone_is_forgotten() -> None:
+    it = Cluster(a=POOL)
+    it.leftovers[WEB] = Leftover("1")
+    it.decide()
+    await it.after(0)
+    assert (it.times(A), it.times(WEB)) == ([0], [0])
+    it.declared.clear()
+    it.decide()
+    await it.after(1)
+    assert it.reporter._written == {}
+
+
 async def test_what_is_refused_waits_longer_each_time_and_holds_up_nobody() -> None:
     it = Cluster(a=POOL, b=AddressPool((parse_range("198.51.100.0/24"),)))
     it.leftovers[WEB] = Leftover("1")

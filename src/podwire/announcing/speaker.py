@@ -72,8 +72,15 @@ def speaker(
         return None
     hops = (now.source(family) or _first(now, family.size) for family in FAMILIES)
     return Speaker(
-        mine[0].local_asn, router_id(now, mine), tuple(it for it in hops if it is not None), mine, routes(decided, own)
+        _asn(mine), router_id(now, mine), tuple(it for it in hops if it is not None), mine, routes(decided, own)
     )
+
+
+def _asn(mine: tuple[Session, ...]) -> int:
+    """The speaker's own, of several that peers name. A session within an AS can be had by a speaker of that AS alone;
+    to a router of another one a node can be in whichever it expects."""
+    inner = (it.local_asn for it in mine if it.asn == it.local_asn)
+    return next(inner, mine[0].local_asn)
 
 
 def routes(decided: Iterable[Decision], own: Iterable[tuple[Prefix, Told]]) -> Mapping[Prefix, Told]:

@@ -84,6 +84,8 @@ class Reporter:
         self._stirred.clear()
         if self._known is None:
             return
+        there = self._cluster.declared.keys() | self._cluster.leftovers.keys()
+        self._written = {key: it for key, it in self._written.items() if key in there}
         self.problems = problems(self._cluster.seen())
         self.usage = usage(self._known, (it for grant in self._grants.values() for it in grant.addresses))
         places = asyncio.Semaphore(AT_ONCE)
