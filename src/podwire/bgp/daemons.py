@@ -113,6 +113,7 @@ class Daemons:
             "bgpd": ["--bgp_port", str(self._port)],
         }
         sockets = ["--vty_socket", str(at), "--socket", str(at / "zserv.api"), "--vty_port", "0"]
+        sockets += ["--profile", "traditional"]  # what is a default, and not shown, whoever has built them
         told = [
             "--pid_file",
             str(_pid_file(at, name)),

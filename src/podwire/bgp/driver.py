@@ -168,7 +168,7 @@ class Driver:
             await self._look()
         except Exception as error:  # ours; told, and tried again
             log.exception("BGP can't be configured")
-            self._trouble = f"internal error: {type(error).__name__}: {error}"
+            self._trouble = f"internal error: {type(error).__name__}: {without_secrets(str(error))}"
             self._forget()
             self._fail()
         self._is_steady = all(it.reached for it in self._daemons.values())
