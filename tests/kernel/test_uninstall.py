@@ -1,15 +1,18 @@
 """What takes Podwire off a node takes all of it, and nothing of anybody else."""
 
+import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
+from podwire.bgp.daemons import Daemons
 from podwire.cli.client import Failed
 from podwire.cli.uninstall import uninstall
 from podwire.cni.install import configure, install
 from podwire.config import read_config
 from podwire.preflight import ready
-from tests.kernel.rig import Rig, by_hand, dump, service, sh
+from tests.kernel.rig import Rig, Space, by_hand, dump, service, sh
 
 FOREIGN = (
     "nft add table ip foreign",
@@ -62,9 +65,11 @@ LEFT = [
     "podwire.db", "podwire.db-wal", "podwire.db-shm", "podwire.db.damaged-1", "podwire.db.damaged-2-wal",
     "cni.sock", "admin.sock", "ready", ".ready", ".ready.7", "counts", ".counts", ".counts.7", "lock",
     "spool/00000000000000000001-7.del", "spool/00000000000000000001-7.del.bad", "spool/00000000000000000001-7.tmp",
+    *(f"frr/{name}{end}" for name in ("zebra", "bfdd", "bgpd") for end in (".conf", ".pid", ".vty")), "frr/.bgpd.conf",
+    "frr/bfdd.sock", "frr/zserv.api",
     "leases/da39a3ee.lease", "leases/da39a3ee.lease.bad", "leases/da39a3ee.tmp", "leases/da39a3ee.answer",
 ]  # fmt: skip
-"""All that an agent or a plugin may leave in the state directory, wherever it is killed."""
+"""All that an agent, FRR or a plugin may leave in the state directory, wherever it is killed."""
 
 
 def uninstalled(directory: Path, tmp_path: Path) -> None:
@@ -83,8 +88,23 @@ def test_whatever_was_left_the_state_directory_goes(tmp_path: Path, left: str) -
     assert not (tmp_path / "state").exists()
 
 
+async def test_nothing_goes_while_frr_announces(node: Space, open_path: Path, tmp_path: Path) -> None:
+    state = open_path / "state"
+    with (tmp_path / "log").open("ab") as log:
+        frr = Daemons(state / "frr", output=log, inside=("ip", "netns", "exec", node.name))
+        running = asyncio.create_task(frr.run())
+        await asyncio.wait_for(frr.started["bgpd"].wait(), 20)
+        with pytest.raises(Failed, match="FRR's zebra still tells routers the way to this node"):
+            uninstalled(state, tmp_path)
+        running.cancel()
+        await asyncio.wait([running])
+    assert "bgpd.conf" in os.listdir(state / "frr")
+    uninstalled(state, tmp_path)
+    assert os.listdir(open_path) == []
+
+
 @pytest.mark.usefixtures("node")
-@pytest.mark.parametrize("kept", ["notes", "spool/notes/a", "leases/notes/a", "ready/a"])
+@pytest.mark.parametrize("kept", ["notes", "spool/notes/a", "leases/notes/a", "ready/a", "frr/notes"])
 def test_what_somebody_else_has_put_there_stays(tmp_path: Path, kept: str, capsys: pytest.CaptureFixture[str]) -> None:
     state = tmp_path / "state"
     (state / kept).parent.mkdir(parents=True)
@@ -93,4 +113,7 @@ def test_what_somebody_else_has_put_there_stays(tmp_path: Path, kept: str, capsy
     uninstalled(state, tmp_path)
     assert [path for path in state.rglob("*") if path.is_file()] == [state / kept]
     directory = (state / kept).parent
-    assert directory == state or f"{directory}: kept: a directory is not Podwire's" in capsys.readouterr().out
+    assert (
+        directory in (state, state / "frr")
+        or f"{directory}: kept: a directory is not Podwire's" in capsys.readouterr().out
+    )

@@ -12,6 +12,7 @@ import logging
 import os
 import pwd
 import signal
+import socket
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,7 +23,7 @@ from podwire.bgp import files
 from podwire.bgp.ours import DAEMONS, ROUTER
 from podwire.bgp.tree import EMPTY, parse
 from podwire.bgp.vty import Gone, Vty
-from podwire.config import BOOT_ID
+from podwire.config import BOOT_ID, aside_of
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +166,23 @@ class Daemons:
                 while not await _answers(self.directory / f"{name}.vty"):  # noqa: ASYNC110 - another process
                     await asyncio.sleep(0.02)
         self.started[name].set()  # or it does not matter any more: the others say what they miss
+
+
+def answering(directory: Path) -> str:
+    """Which daemon is there, "" none."""
+    for name in DAEMONS:
+        with socket.socket(socket.AF_UNIX) as vty, suppress(OSError):
+            vty.connect(str(directory / f"{name}.vty"))
+            return name
+    return ""
+
+
+def left(directory: Path) -> Iterator[Path]:
+    """All that the daemons and the agent may leave there; what they begin with holds passwords."""
+    for name in DAEMONS:
+        path = files.path_of(directory, name)
+        yield from (path, aside_of(path), _pid_file(directory, name), directory / f"{name}.vty")
+    yield from (directory / "bfdd.sock", directory / "zserv.api")
 
 
 def run(directory: Path, programs: Path = PROGRAMS, port: int = BGP_PORT) -> None:

@@ -2,12 +2,14 @@
 
 Invariants: only what is recognisably ours goes, by the marks that an agent itself knows it by (tables with our seal,
 routes, addresses and neighbours of our protocol number, links of our form, files of our names). Nothing goes while an
-agent runs, nor while pods are attached, unless that is asked for: they would lose their network.
+agent runs, nor while FRR announces what is to go, nor while pods are attached, unless that is asked for: they would
+lose their network.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from podwire.bgp import daemons
 from podwire.cli.client import REFUSED, Failed
 from podwire.cli.target import read
 from podwire.cni.install import take
@@ -45,6 +47,9 @@ def uninstall(
     right = read(config)
     try:
         with ready(right):
+            if name := daemons.answering(right.frr):
+                form = "end it first: kubectl delete -f deploy/podwire-bgp.yaml, or podwire bgp-daemons"
+                raise Failed(f"FRR's {name} still tells routers the way to this node ({right.frr}): {form}", REFUSED)
             _network(with_pods)
             _files(right, bin_dir, conf_dir)
         right.lock.unlink(missing_ok=True)
@@ -91,7 +96,7 @@ def _files(config: Config, bin_dir: Path, conf_dir: Path) -> None:
         elif path.exists() or path.is_symlink():
             path.unlink()
             print(f"{path}: removed")
-    for directory in (config.spool, config.leases):
+    for directory in (config.spool, config.leases, config.frr):
         if directory.is_dir() and not any(directory.iterdir()):
             directory.rmdir()
 
@@ -105,3 +110,4 @@ def _state(config: Config) -> Iterator[Path]:
         yield from sorted(path.parent.glob(f".{path.name}.*"))  # by killed agents of older versions
     yield from sorted(config.spool.glob("*"))
     yield from sorted(config.leases.glob("*"))
+    yield from daemons.left(config.frr)
