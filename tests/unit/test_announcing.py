@@ -348,6 +348,16 @@ def test_who_answers_by_arp_and_why_nobody(
         assert (decision.answers is not None) == (decision.owner == "one")
 
 
+def test_an_address_that_services_share_is_announced_for_each_and_answered_where_all_can_be_served() -> None:
+    """One Local with backends elsewhere alone, one Cluster: whatever gave them the same address."""
+    other = replace(service(cluster_ips=(parse_address("10.96.0.2"),)), ports=(ServicePort("p", Protocol.TCP, 81, 0),))
+    both = USUAL | LOCAL | backends("two") | {OTHER: other} | backends("one", of=OTHER)
+    decision = decisions(made(both))[VIP]
+    assert (decision.services, told(decision)) == ((OTHER, WEB), ["203.0.113.1/32 tor"])
+    assert decision.owner == "two"
+    assert decisions(made(both, dead=frozenset(("two",))))[VIP].owner == elected(VIP, ("one", "three"))
+
+
 def test_interfaces_are_those_of_all_advertisements_and_all_where_one_names_none() -> None:
     alone = {key: it for key, it in USUAL.items() if key not in (TWO, THREE)}
     named = {L2AdvertisementKey("all"): L2Advertisement(interfaces=("eth1",))}

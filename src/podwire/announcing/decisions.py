@@ -257,7 +257,7 @@ def pod_routes(now: Snapshot, known: Around) -> tuple[tuple[Prefix, Told], ...]:
 
 def _owner(known: Around, address: Address, pool: str, claims: list[_Claim]) -> tuple[str, tuple[str, ...], str]:
     """Who answers, on which interfaces, and why nobody or another does."""
-    may: set[str] = set()
+    each_may: list[frozenset[str]] = []
     interfaces: set[str] = set()
     everywhere, why = False, ""
     for claim in claims:
@@ -272,13 +272,14 @@ def _owner(known: Around, address: Address, pool: str, claims: list[_Claim]) -> 
         if not mine:
             why = why or _no_advertisement(known, pool, claim, "L2Advertisement", AnnouncedBy.L2)
             continue
-        for name, ad in mine:
-            nodes = known.nodes[name]
-            may |= nodes if claim.nodes is None else nodes & claim.nodes
-            interfaces.update(ad.interfaces)
-            everywhere = everywhere or not ad.interfaces
-    fit = sorted(name for name in may if known.bars.get(name, "unknown") == "")
-    winner = elected(address, fit)
+        chosen = frozenset().union(*(known.nodes[name] for name, _ in mine))
+        each_may.append(chosen if claim.nodes is None else chosen & claim.nodes)
+        interfaces.update(name for _, ad in mine for name in ad.interfaces)
+        everywhere = everywhere or not all(ad.interfaces for _, ad in mine)
+    may = frozenset().union(*each_may)
+    fit = {name for name in may if known.bars.get(name, "unknown") == ""}
+    # Where Services share it, a node that can serve all of them goes before those that would drop packets for some.
+    winner = elected(address, sorted(fit.intersection(*each_may) or fit))
     if winner is not None:
         return winner, () if everywhere else tuple(sorted(interfaces)), ""
     if may:
