@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwire.bgp.change import Change, change
+from podwire.bgp.change import BEGIN, END, Change, at_once, change
 from podwire.bgp.config import MOST_COMMUNITIES, plan
 from podwire.bgp.ours import DAEMONS, found
 from podwire.bgp.tree import EMPTY, Block, parse, show
@@ -20,6 +20,7 @@ from tests.unit.bgp_speakers import many, session, speaker, speakers
 
 HEADERS = ("router bgp ", "address-family ", "route-map ", "bfd", "profile ")
 SAID_SO = ("no bgp default ipv4-unicast", "no bgp network import-check", "no bgp graceful-restart notification")
+LISTS = ("ip prefix-list ", "ipv6 prefix-list ", "no ip prefix-list ", "no ipv6 prefix-list ")
 ONE_VALUE = (
     *("remote-as", "description", "timers connect", "timers", "local-as", "port", "password", "ebgp-multihop"),
     *("update-source", "bfd profile"),
@@ -43,6 +44,11 @@ class Daemon:
         """Yields after each."""
         path = [self]
         for command in commands:
+            if command.startswith(("route-map ", "no route-map ", *LISTS, BEGIN, END)):
+                del path[1:]
+            if command in (BEGIN, END):
+                yield
+                continue
             if command in ("exit", "exit-address-family"):
                 path.pop()
             elif command.startswith("no ") and command.removeprefix("no ") in path[-1].blocks:
@@ -108,8 +114,11 @@ def steps(daemon: str, before: Block, wanted: Block) -> Change:
 
 
 def taken(change: Change, before: Block) -> Block:
-    daemon = Daemon(before)
+    """Whether command by command, or many of them at once."""
+    daemon, other = Daemon(before), Daemon(before)
     list(daemon.told((*change.make, *change.remove)))
+    list(other.told((*at_once(change.make, 1), *at_once(change.remove, 1))))
+    assert other.block() == daemon.block()
     return daemon.block()
 
 
@@ -184,6 +193,20 @@ def test_a_route_more_is_one_line_of_many() -> None:
         *("exit-address-family", "exit"),
     ]
     assert due.remove == ()
+
+
+def test_many_route_maps_are_said_at_once_and_few_as_ever() -> None:
+    """A transaction holds them alone, and ends before a session begins."""
+    routes = {f"10.0.0.{number}/32": Attributes((f"1:{number}",)) for number in range(40)}
+    wanted = plan(speaker(TOR, routes)).held["bgpd"]
+    for due in (change(EMPTY, wanted).make, change(wanted, EMPTY).remove):
+        said = list(at_once(due))
+        assert [it for it in said if it not in (BEGIN, END, "exit")] == [it for it in due if it != "exit"]
+        within = said[said.index(BEGIN) + 1 : said.index(END)]
+        assert sum(" route-map " in f" {it}" for it in within) > 80
+        assert not [it for it in within if it.startswith(("exit", "router", "neighbor", "network", "no router"))]
+    few = plan(speaker(TOR, {"10.0.0.1/32": Attributes()})).held["bgpd"]
+    assert tuple(at_once(change(EMPTY, few).make)) == change(EMPTY, few).make
 
 
 def test_an_equal_configuration_says_nothing_whatever_the_order() -> None:

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 from podwire.bgp import driver as module
+from podwire.bgp.change import BEGIN, END
 from podwire.bgp.driver import Driver
 from podwire.bgp.ours import DAEMONS
 from podwire.bgp.vty import Gone, Vty
-from tests.unit.bgp_speakers import many, session
+from podwire.model.announcements import Attributes
+from tests.unit.bgp_speakers import many, session, speaker
+from tests.unit.test_bgp_vty import daemon
 
 
 async def test_frr_is_missed_only_where_there_is_something_to_announce(
@@ -36,3 +39,24 @@ async def test_frr_is_missed_only_where_there_is_something_to_announce(
     assert sorted(caplog.messages) == [f"no {it}" for it in sorted(DAEMONS)]
     assert len(sought) >= 3 * len(DAEMONS)
     running.cancel()
+
+
+async def test_a_transaction_that_fails_is_said_again_command_by_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what is right of it is done, and what is wrong is told by itself."""
+    heard: list[str] = []
+
+    def answer(command: str) -> tuple[bytes, int]:
+        heard.append(command)
+        return (b"% Configuration failed.", 0) if command == END else (b"", 0)
+
+    monkeypatch.setattr(module, "AGAIN_SECONDS", (0.0,))
+    async with daemon(answer) as path:
+        driver = Driver(path.parent)
+        running = asyncio.create_task(driver.run())
+        routes = {f"10.0.0.{number}/32": Attributes((f"1:{number}",)) for number in range(60)}
+        driver.want(speaker((session("tor", "10.99.1.254"),), routes))
+        while heard.count("end") < 2:
+            await driver.changed()
+        first, second = " ".join(heard).split(" end ")[:2]
+        assert (BEGIN in first, BEGIN in second) == (True, False)
+        running.cancel()

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.bgp import vty
+from podwire.bgp.change import END
 from podwire.bgp.vty import Gone, Vty
 
 Answering = Callable[[str], tuple[bytes, int]]
@@ -120,3 +121,19 @@ async def test_only_a_warning_is_an_answer_that_is_shown() -> None:
         with pytest.raises(Gone, match="FRR's bgpd refuses 2: text"):
             await connection.show("2")
         connection.close()
+
+
+async def test_what_is_wrong_with_a_whole_transaction_is_in_the_text_of_its_end() -> None:
+    async with daemon(lambda it: (b"% Configuration failed.\n" if it == END else b"text", 0)) as path:
+        connection = await Vty.connected(path)
+        assert [it.command for it in await connection.configure(["one", END, "two"])] == [END]
+        connection.close()
+
+
+async def test_an_answer_without_an_end_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vty, "MOST_BYTES", 10_000)
+    async with daemon(lambda _: (b"x" * 100_000, 0), [1000]) as path:
+        connection = await Vty.connected(path)
+        with pytest.raises(Gone, match="FRR's bgpd answers without an end"):
+            await connection.ask(["show it"])
+        assert connection.lost

@@ -6,6 +6,7 @@ a session keeps what it has until it has the other, and a change of routes says 
 begins once all of it is said; so does one that can't go on as it is, at once, however often it has failed before.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from podwire.bgp.lines import neighbor_of, ranked, subject, undo
@@ -14,6 +15,15 @@ from podwire.bgp.tree import EMPTY, Block, exit_of, headers
 
 _OF_THE_SESSION = frozenset(("activate", "ebgp-multihop", "local-as", "password", "port", "remote-as", "update-source"))
 """What bgpd ends a session for, or begins it with."""
+
+BEGIN, END = "XFRR_start_configuration", "XFRR_end_configuration"
+"""Between these bgpd takes commands of its newer kind as one transaction, as from `vtysh -f`, until one of the older
+kind comes: `exit` is one. What is wrong with the whole is in the text of the answer to the second."""
+LEAST = 100
+"""Commands that are said so: each that is said alone is a transaction of its own, in which bgpd looks through all that
+there is, so that a thousand take minutes. New sessions wait some seconds for its end, so that few are said alone."""
+_LISTS = ("ip prefix-list ", "ipv6 prefix-list ", "no ip prefix-list ", "no ipv6 prefix-list ")
+_NEWER = ("route-map ", "no route-map ", *_LISTS)
 
 
 class Change(NamedTuple):
@@ -49,6 +59,29 @@ def _farewell(header: str, held: Block) -> tuple[str, ...]:
     whom = sorted(words[1] for words in about if words[0] == "neighbor" and words[2] == "remote-as")
     ended = tuple(f"no neighbor {who}" for who in whom if "." in who or ":" in who)
     return (*_within(header, ended), undo(header))
+
+
+def at_once(commands: Sequence[str], least: int = LEAST) -> Iterator[str]:
+    """The same, with so many or more of route maps and lists of prefixes in a row as one transaction."""
+    run: list[str] = []
+    within = False
+    for command in commands:
+        newer = command.startswith(_NEWER)
+        if not newer and not within:
+            yield from _run(run, least)
+            run = []
+            yield command
+            continue
+        run.append(command)
+        within = command.startswith("route-map ") or (within and not newer and command != "exit")
+    yield from _run(run, least)
+
+
+def _run(commands: list[str], least: int) -> list[str]:
+    """Every header of a block is known within any other block."""
+    if len(commands) < max(1, least):
+        return commands
+    return [BEGIN, *(it for it in commands if it != "exit"), END]
 
 
 def _undone(over: frozenset[str], new: frozenset[str]) -> list[str]:

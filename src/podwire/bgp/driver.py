@@ -17,7 +17,7 @@ from time import monotonic, time
 import msgspec
 
 from podwire.bgp import files, signatures
-from podwire.bgp.change import Change, change
+from podwire.bgp.change import Change, at_once, change
 from podwire.bgp.config import Plan, plan
 from podwire.bgp.lines import without_secrets
 from podwire.bgp.ours import DAEMONS, found
@@ -250,7 +250,8 @@ class Driver:
         if not commands or daemon.reached is None:
             return []
         try:
-            return await daemon.reached.configure(commands)
+            # Of a transaction that fails nothing is done: then each by itself.
+            return await daemon.reached.configure(commands if daemon.refused else at_once(commands))
         except Gone as gone:
             daemon.held, daemon.away = None, str(gone)
             return []

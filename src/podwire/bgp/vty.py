@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from podwire.bgp.change import END
 from podwire.bgp.lines import without_secrets
 from podwire.model.text import printable
 
 SECONDS = 30.0
 """That a daemon may be silent for, with answers due."""
+MOST_BYTES = 512 << 20
+"""Of one answer: all routes of a full table are less."""
 _END = b"\0\0\0"
 DONE, WARNING = 0, 1
 
@@ -92,7 +95,7 @@ class Vty(asyncio.Protocol):
     async def configure(self, commands: Iterable[str]) -> list[Answer]:
         """The answers to those that failed, which changed nothing; those after them are tried. Raises Gone."""
         answers = await self.ask(["configure terminal", *commands, "end"])
-        return [it for it in answers if it.code != DONE]
+        return [it for it in answers if it.code != DONE or (it.command == END and it.text.strip())]
 
     async def ask(self, commands: Sequence[str]) -> list[Answer]:
         """All at once. Raises Gone."""
@@ -113,6 +116,8 @@ class Vty(asyncio.Protocol):
             end = self._read.find(_END, looked)
             if 0 <= end < len(self._read) - len(_END):
                 break
+            if len(self._read) > MOST_BYTES:
+                raise Gone(f"FRR's {self.path.stem} answers without an end ({self.path})")
             looked = end if end >= 0 else max(0, len(self._read) - len(_END))
             await self._until_more()
         text, code = self._read[:end].decode(errors="replace"), self._read[end + len(_END)]
