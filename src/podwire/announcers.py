@@ -121,7 +121,8 @@ class Announcers:
         return tuple(sorted(found, key=lambda it: it.peer))
 
     async def routes(self, peer: str) -> Routes:
-        """Raises KeyError where there is no such session, OSError where bgpd can't be asked."""
+        """Raises KeyError where there is no such session, Gone where bgpd can't be asked, MsgspecError where it
+        answers something else."""
         return await self.bgp.routes(peer)
 
     def layer2(self) -> L2View:

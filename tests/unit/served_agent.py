@@ -8,6 +8,7 @@ from typing import Any
 
 from podwire import views
 from podwire.admin import server as admin
+from podwire.admin.announcing import Announcers
 from podwire.controller.difference import Difference, Outcome
 from podwire.controller.events import AddPod, Event, PodWired, Reported, Resync, ResyncReason
 from podwire.controller.history import Record
@@ -212,10 +213,10 @@ class ServedAgent:
 
 
 @asynccontextmanager
-async def serving(state_dir: Path) -> AsyncIterator[ServedAgent]:
+async def serving(state_dir: Path, announcers: Announcers | None = None) -> AsyncIterator[ServedAgent]:
     agent = ServedAgent(state_dir)
     runner = await admin.serve(
-        agent.socket, agent.controller, lambda: views.Facts(**agent.facts), agent.trace, agent.statistics
+        agent.socket, agent.controller, lambda: views.Facts(**agent.facts), agent.trace, agent.statistics, announcers
     )
     try:
         yield agent

@@ -13,6 +13,7 @@ from aiohttp import web
 from podwire import replies
 from podwire.announcing.views import NO_SESSION, L2View, PeerList, PeerView
 from podwire.bgp.routes import Routes
+from podwire.bgp.vty import Gone
 
 
 class Announcers(Protocol):
@@ -35,7 +36,7 @@ def routes(announcers: Announcers) -> list[web.RouteDef]:
             known = ", ".join(it.peer for it in announcers.peers() if it.state != NO_SESSION) or "none"
             text = f"peer: this node has no session with {peer!r}; it has: {known}"
             raise web.HTTPNotFound(text=text) from None
-        except (OSError, msgspec.MsgspecError) as error:
+        except (Gone, msgspec.MsgspecError) as error:
             raise web.HTTPServiceUnavailable(text=f"FRR can't be asked: {error}") from None
 
     async def layer2(_: web.Request) -> web.Response:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from podwire.announcing.addresses import programmed
+from podwire.announcing.addresses import addresses_of, programmed
 from podwire.announcing.decisions import Decision, around, decide
 from podwire.announcing.speaker import sessions
 from podwire.model.addresses import Prefix, show_address
@@ -43,24 +43,23 @@ class AnnouncedWhy(Struct, frozen=True):
 
 
 def announced(now: Snapshot, key: ServiceKey) -> tuple[AnnouncedWhy, ...]:
-    """Of each address that the world may learn of: those of load balancers, and others that somebody announces."""
-    service = now.services[key]
-    if not service.balancer_ips and not now.announcing.bgp:
+    """Of each address that the world may learn of: those of load balancers, and others that an advertisement may be
+    for."""
+    addresses = tuple(dict.fromkeys(addresses_of(now, key)))
+    if not addresses:
         return ()
     names = sorted((name for name in now.nodes if name != now.local.key), key=lambda it: it.name)
     seen = {it: _as(now, it.name) for it in (now.local.key, *names[: MOST - 1])}
     shared = {it: around(one, (each.name for each in sessions(one).sessions)) for it, one in seen.items()}
     found, held = [], programmed(now)
-    addresses = (*service.balancer_ips, *service.external_ips, *service.cluster_ips)
-    for address in dict.fromkeys(addresses):
+    for address in addresses:
         decided = {
             it: decide(one, shared[it], address, held if it == now.local.key else _in_order) for it, one in seen.items()
         }
         here = decided[now.local.key]
-        if address in service.balancer_ips or any(it.routes for it in decided.values()):
-            bgp = tuple(_node(it, one) for it, one in decided.items())
-            rest = len(names) + 1 - len(seen)
-            found.append(AnnouncedWhy(show_address(address), here.pool, bgp, rest, here.owner, _l2(now, here)))
+        bgp = tuple(_node(it, one) for it, one in decided.items())
+        rest = len(names) + 1 - len(seen)
+        found.append(AnnouncedWhy(show_address(address), here.pool, bgp, rest, here.owner, _l2(now, here)))
     return tuple(found)
 
 
