@@ -1,11 +1,15 @@
 """Heartbeats as bytes, and who lives by what is heard."""
 
+import asyncio
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.l2.beats import INTERVAL, MOST, Beat, Ignored, pack, parse
 from podwire.l2.channel import Begin, Frames, Nodes, Ready, Want, frame, to_process
+from podwire.l2.driver import L2
 from podwire.l2.liveness import SILENCE, TICK, Awake, Peers
 from podwire.model.addresses import parse_address
 from podwire.model.announcements import Liveness
@@ -206,3 +210,15 @@ def test_frames_come_in_any_pieces(cuts) -> None:
         data = data[cut:]
         found += to_process(frames)
     assert found == sent
+
+
+async def test_where_nobody_is_listened_to_any_more_nothing_is_known_of_the_nodes() -> None:
+    heard: list[Any] = []
+    l2 = L2("one", lambda it: heard.append(dict(it)))
+    l2.liveness = {"two": Liveness.DEAD}
+    running = asyncio.create_task(l2.run())
+    for _ in range(3):
+        await asyncio.sleep(0)
+        l2.want({})
+    running.cancel()
+    assert (heard, dict(l2.liveness), l2.out) == ([{}], {}, frozenset())

@@ -2,7 +2,7 @@
 
 Invariants: nothing here waits for the process, and the newest word counts. Whatever ended the process, the next one is
 told all that is wanted, and what was known of the nodes; a silent one is killed. There is one only while there is
-something to answer for or somebody to hear.
+something to answer for or somebody to hear; without one nothing is known of any node.
 """
 
 import asyncio
@@ -155,10 +155,17 @@ class L2:
             log.info("layer 2: another process")
         while True:
             while not self._needed:
+                self._hear_nobody()
                 await self._changed.wait()
                 self._changed.clear()
             await self._attend()
             self.liveness = MappingProxyType({})  # nobody listens any more
+            self._on_change(self.liveness)
+
+    def _hear_nobody(self) -> None:
+        """What was heard last would be told of the nodes for ever."""
+        if self.liveness:
+            self.liveness = MappingProxyType({})
             self._on_change(self.liveness)
 
     @property
