@@ -206,6 +206,18 @@ async def test_without_pools_nothing_is_done_and_another_class_is_nobody_s() -> 
     assert it.addresses() == {"shop/web": ("192.0.2.1",)}
 
 
+async def test_that_the_last_pool_has_gone_is_said_to_whom_it_gave_an_address_and_to_no_other() -> None:
+    it = Shop(ONE, {WEB: request()})
+    it.controller.mark_synced()
+    assert await it.set("shop/web") is SUCCESS
+    it.pools = {}
+    it.store["shop/dns"] = thing("shop/dns", held("198.51.100.7"))
+    assert [await it.set(name) for name in ("shop/web", "shop/dns")] == [SUCCESS, SUCCESS]
+    assert it.addresses() == {"shop/web": ("192.0.2.1",), "shop/dns": ("198.51.100.7",)}
+    assert [name for _, name in it.tries] == ["shop/web", "shop/web"]
+    assert it.told == ["web: AddressAssigned", "web: AddressStale"]
+
+
 async def test_what_is_wrong_is_told_and_takes_nothing_away(caplog: pytest.LogCaptureFixture) -> None:
     it = Shop(ONE, {DNS: request(created="1"), WEB: held("192.0.2.1")})
     it.controller.mark_synced()

@@ -117,8 +117,7 @@ class Allocator:
         # Of ten thousand Services it takes a tenth of a second; all of it is values that never change.
         self.grants = await asyncio.to_thread(allocate, known, namespaces, requests)
         self._decided(known, self.grants)
-        # Without a pool such Services are somebody else's, or nobody's.
-        wanted = {key: due(services[key], self.grants[key]) for key in sorted(services) if pools}
+        wanted = {key: due(services[key], self.grants[key], bool(pools)) for key in sorted(services)}
         self._backoff.keep({key for key, status in wanted.items() if status is not None})
         self._took = self._clock() - began
         places = asyncio.Semaphore(AT_ONCE)

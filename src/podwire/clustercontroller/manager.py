@@ -96,7 +96,7 @@ class Controller:
     async def _settle(self, key: ServiceKey, before: Balanced | None) -> SyncState:
         held = self._known[key]
         grant = (await self._decided())[key]
-        status = due(held, grant) if self._pools() else None
+        status = due(held, grant, bool(self._pools()))
         if status is not None:
             try:
                 self._known[key] = await self._write(key, held, status)

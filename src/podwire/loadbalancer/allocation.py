@@ -87,7 +87,7 @@ def _stale(state: _State, key: ServiceKey, request: Request, kept: Iterable[Addr
     for address in kept:
         name = state.used.pool_of(address)
         if name is None:
-            found[address] = "it is in no pool that is used"
+            found[address] = "it is in no pool that is used, so that no advertisement is for it"
         elif whose := state.used.taken.of(address):
             found[address] = f"it is {whose}"
         elif (why := pools.why_not(state.used.pools[name], key, request, state.namespaces)) is not None:

@@ -39,8 +39,11 @@ def wanted(held: Balanced, grant: Grant) -> Status:
     return Status(ingress, _condition(grant))
 
 
-def due(held: Balanced, grant: Grant) -> Status | None:
-    """None: its status is as it should be."""
+def due(held: Balanced, grant: Grant, pools: bool = True) -> Status | None:
+    """None: its status is as it should be. `pools`: there are any. Where there are none it is somebody else's, or
+    nobody's; but whoever was told anything before is told what became of it."""
+    if not pools and held.condition is None:
+        return None
     status = wanted(held, grant)
     return None if (held.ingress, held.condition) == status else status
 
