@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,10 @@ async def test_an_agent_that_is_started_again_says_nothing(pair: Pair, caplog: p
         node.start_driver()
         configure = Vty.configure
 
-        async def heard(vty: Vty, commands: tuple[str, ...]) -> list[object]:
-            said.extend(commands)
-            return await configure(vty, commands)  # type: ignore[return-value]
+        async def heard(vty: Vty, commands: Iterable[str]) -> list[object]:
+            these = list(commands)
+            said.extend(these)
+            return await configure(vty, these)  # type: ignore[return-value]
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(Vty, "configure", heard)
@@ -367,7 +369,7 @@ async def test_what_frr_refuses_is_told_and_tried_again(pair: Pair, monkeypatch:
         node.driver.want(speaker([session()], told(V4, MORE)))
         await until(lambda: router.sees(MORE), f"{MORE} at the router")
         monkeypatch.setattr("podwire.bgp.driver.plan", real)
-        node.driver.want(speaker([session()], told(V4, MORE)))
+        node.driver.want(speaker([session()], told(V4)))
         await until(lambda: not node.driver.troubles, "right again")
         assert node.driver.sessions()["tor"].established == 1
 

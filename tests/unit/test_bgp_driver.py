@@ -7,6 +7,7 @@ import pytest
 
 from podwire.bgp import driver as module
 from podwire.bgp.change import BEGIN, END
+from podwire.bgp.config import Plan
 from podwire.bgp.driver import Driver
 from podwire.bgp.ours import DAEMONS
 from podwire.bgp.vty import Gone, Vty
@@ -60,3 +61,26 @@ async def test_a_transaction_that_fails_is_said_again_command_by_command(monkeyp
         first, second = " ".join(heard).split(" end ")[:2]
         assert (BEGIN in first, BEGIN in second) == (True, False)
         running.cancel()
+
+
+async def test_an_equal_wish_is_no_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[object] = []
+
+    async def nobody(*_: object) -> Vty:
+        raise Gone("nobody")
+
+    def counted(*about: object) -> Plan:
+        planned.append(about)
+        return Plan()
+
+    monkeypatch.setattr(Vty, "connected", nobody)
+    monkeypatch.setattr(module, "UNREACHED_SECONDS", 0.0)
+    monkeypatch.setattr(module, "plan", counted)
+    driver = Driver(tmp_path)
+    running = asyncio.create_task(driver.run())
+    for count, times in ((1, 1), (1, 1), (2, 2), (2, 2)):
+        driver.want(many(count, (session("tor", "10.99.1.254"),)))
+        await driver.changed()
+        await driver.changed()
+        assert len(planned) == times
+    running.cancel()

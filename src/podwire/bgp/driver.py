@@ -80,7 +80,10 @@ class Driver:
         self._failures = 0
 
     def want(self, speaker: Speaker | None) -> None:
-        """The newest counts. None: nothing is announced, and nobody has a session."""
+        """The newest counts. None: nothing is announced, and nobody has a session. Of one that is no other nothing is
+        done, and what failed waits as long as it would."""
+        if self._is_told and speaker == self._wanted:
+            return
         self._wanted, self._is_told, self._is_settled, self._due = speaker, True, False, 0.0
         self._news.set()
 
