@@ -1,5 +1,6 @@
 """The driver over time: what stays while the agent, FRR or a wish ends and comes again; what never leaves a node."""
 
+import asyncio
 import os
 import re
 import signal
@@ -377,3 +378,23 @@ async def test_what_frr_refuses_is_told_and_tried_again(pair: Pair, monkeypatch:
 async def test_routes_of_a_session_that_there_is_not(open_path: Path) -> None:
     with pytest.raises(KeyError):
         await Driver(open_path).routes("nobody")
+
+
+@pytest.mark.parametrize("after", [1.5, 3.0, 3.1, 3.2])
+async def test_a_route_is_withdrawn_whenever_a_session_came_up_after_its_route_maps(pair: Pair, after: float) -> None:
+    """FRR 8.4 forgets what it told a session that comes up in the moment in which it looks at changed route maps."""
+    node, router = pair(Frr)
+    async with started(node, router):
+        assert isinstance(router, Frr)
+        await router.vty.configure(["router bgp 65010", "neighbor 10.99.1.1 shutdown", "exit"])
+        node.driver.want(speaker([session()], told(V4, V6)))
+        await asyncio.sleep(after)
+        vty = await Vty.connected(node.frr / "bgpd.vty")
+        await vty.ask(["clear bgp *"])
+        vty.close()
+        await router.vty.configure(["router bgp 65010", "no neighbor 10.99.1.1 shutdown", "exit"])
+        for prefix in (V4, V6):
+            await until(lambda p=prefix: router.sees(p), f"{prefix} at the router")
+        node.driver.want(speaker([session()], told(V6)))
+        await until(lambda: gone(router, V4), "withdrawn", 5)
+        assert await router.sees(V6)

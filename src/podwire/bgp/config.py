@@ -46,6 +46,9 @@ WELL_KNOWN = {
 }
 """As FRR spells them (IANA, BGP Well-known Communities)."""
 _NAMES = {number: name for name, number in WELL_KNOWN.items()}
+_AT_ONCE = "bgp route-map delay-timer 0"
+"""bgpd does not go through all routes some seconds after a route map has changed: it need not, since nothing in use
+changes, and a session that comes up in that very moment would never withdraw what it told (seen of 8.4.4)."""
 _LINK_LOCAL = parse_prefix("fe80::/10")
 NO_PROFILES = Block(blocks={"bfd": EMPTY})
 
@@ -76,7 +79,7 @@ def plan(speaker: Speaker | None, held: Block = EMPTY) -> Plan:
     classes = sorted({it.name: it for it in by_told.values() if it is not None}.values())
     limits: dict[str, str] = {}
     families: dict[Family, set[str]] = {family: set() for family in FAMILIES}
-    root: set[str] = set()
+    root = {_AT_ONCE}
     lines = _globals(speaker, sessions)
     blocks = {f"route-map {it.name} permit 1": Block(frozenset([f"set tag {it.tag}"])) for it in classes}
     for session in sessions:
@@ -233,10 +236,14 @@ def _digest(text: str) -> str:
 def _classes(speaker: Speaker, sessions: Iterable[Session]) -> dict[Told, _Class | None]:
     """None: told to nobody."""
     addresses = {it.name: it.address for it in sessions}
+    hops = {
+        it.name: (show_address(it.address), *(_next_hop(it, family, speaker) or "" for family in FAMILIES))
+        for it in sessions
+    }
     found: dict[Told, _Class | None] = {}
     by_content: dict[str, list[Told]] = {}
     for told in set(speaker.routes.values()):
-        there = sorted((show_address(addresses[name]), *_settings(each)) for name, each in told if name in addresses)
+        there = sorted((*hops[name], *_settings(each)) for name, each in told if name in addresses)
         if there:
             by_content.setdefault(repr(there), []).append(told)
         else:

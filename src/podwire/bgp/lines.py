@@ -12,6 +12,7 @@ OURS = "podwire"
 _VALUES = {
     ("bgp", "router-id"): 2,
     ("bgp", "graceful-restart", "restart-time"): 3,
+    ("bgp", "route-map", "delay-timer"): 3,
     ("ip", "prefix-list"): 5,
     ("ipv6", "prefix-list"): 5,
     ("match", "tag"): 2,

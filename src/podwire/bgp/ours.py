@@ -17,7 +17,7 @@ ROUTER = "router bgp "
 FAMILIES = ("address-family ipv4 unicast", "address-family ipv6 unicast")
 _DEFAULT_ROUTER = re.compile(r"router bgp \d+\Z")
 _REACHED = re.compile(r"ip(v6)? nht resolve-via-default\Z")
-_LISTS = (f"ip prefix-list {OURS}-", f"ipv6 prefix-list {OURS}-")
+_OF_BGPD = (f"ip prefix-list {OURS}-", f"ipv6 prefix-list {OURS}-", "bgp route-map delay-timer ")
 _DECIDED = re.compile(
     r"(no )?bgp (router-id|default ipv4-unicast|network import-check|graceful-restart|bestpath as-path multipath-relax"
     r"|ebgp-requires-policy)\b"
@@ -62,7 +62,7 @@ def found(daemon: str, read: Block, wanted: Block) -> Found:
             return Found(block)
         return _in_router(block, wanted.blocks.get(router, EMPTY))
 
-    return _parted(read, lambda line: line.startswith(_LISTS), of_bgpd)
+    return _parted(read, lambda line: line.startswith(_OF_BGPD), of_bgpd)
 
 
 def _of_bfdd(header: str, block: Block) -> Found | None:
