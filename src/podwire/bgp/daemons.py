@@ -32,8 +32,8 @@ USER, VTY_GROUP = "frr", "frrvty"
 BGP_PORT = 179
 RETAIN_SECONDS = 120
 """For so long zebra leaves in the kernel what an earlier one has learnt, and nobody has told it again."""
-AGAIN_SECONDS = (0.2, 1.0, 5.0, 30.0)
-"""Before each start in a row; the last one repeats."""
+AGAIN_SECONDS = (0.2, 1.0, 5.0)
+"""Before each start in a row; the last one repeats. Routers wait for bgpd's return, and not for long."""
 SETTLED_SECONDS = 60.0
 START_SECONDS = END_SECONDS = 10.0
 FAREWELL_SECONDS = 2.0
