@@ -47,16 +47,24 @@ def write(directory: Path, daemon: str, wanted: Block, boot: str = "") -> bool:
         pass
     aside = aside_of(path)
     aside.unlink(missing_ok=True)
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
-        os.fchown(out.fileno(), -1, group)
-        os.fchmod(out.fileno(), 0o640)
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    aside.rename(path)
+    try:
+        _write(aside, content, group)
+        aside.rename(path)
+    except OSError:
+        aside.unlink(missing_ok=True)  # a full disk has no room for half a file
+        raise
     held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(held)
     finally:
         os.close(held)
     return True
+
+
+def _write(path: Path, content: bytes, group: int) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
+        os.fchown(out.fileno(), -1, group)
+        os.fchmod(out.fileno(), 0o640)
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
