@@ -227,6 +227,15 @@ STORIES: list[tuple[str, Mapping[Any, Any], list[str] | str]] = [
         OF_A_NODE,
     ),
     (
+        "a router's own address as an external IP",
+        {
+            BGPPeerKey("else"): replace(TOR, address=VIP, node_selectors=((GREEN,),)),
+            WEB: service(balancer_ips=(), external_ips=(VIP,)),
+            BGPAdvertisementKey("all"): BGPAdvertisement(kinds=(Kind.EXTERNAL_IP,)),
+        },
+        "it is that of bgppeer/else",
+    ),
+    (
         "two peers",
         {BGPPeerKey("b"): replace(TOR, address=parse_address("192.0.2.253"))},
         ["203.0.113.1/32 b", "203.0.113.1/32 tor"],

@@ -51,12 +51,12 @@ L2Named = tuple[str, L2Advertisement]
 
 
 class Around(NamedTuple):
-    """`homes`: whose the nodes' own addresses are. `bars`: by node, why it announces nothing. `bgp`, `l2`: by pool, and
-    "" for what is of none, what chooses it, by name. `nodes`: by L2Advertisement, the nodes that it chooses. `peers`:
-    the sessions that this node has."""
+    """`others`: of the own addresses of nodes and BGPPeers, whose each is, in words. `bars`: by node, why it announces
+    nothing. `bgp`, `l2`: by pool, and "" for what is of none, what chooses it, by name. `nodes`: by L2Advertisement,
+    the nodes that it chooses. `peers`: the sessions that this node has."""
 
     used: Used
-    homes: Mapping[Address, str]
+    others: Mapping[Address, str]
     bars: Mapping[str, str]
     bgp: Mapping[str, tuple[BGPNamed, ...]]
     l2: Mapping[str, tuple[L2Named, ...]]
@@ -79,7 +79,14 @@ def around(now: Snapshot, peers: Iterable[str]) -> Around:
     }
     return Around(
         used,
-        {it: key.name for key, node in sorted(now.nodes.items(), reverse=True) for it in node.addresses},
+        {
+            **{peer.address: f"that of {key}" for key, peer in sorted(it.peers.items(), reverse=True)},
+            **{
+                address: f"an address of node {key.name} itself"
+                for key, node in sorted(now.nodes.items(), reverse=True)
+                for address in node.addresses
+            },
+        },
         bars(now),
         by_pool,
         {
@@ -131,8 +138,8 @@ def decide(now: Snapshot, known: Around, address: Address, programmed: Programme
         return Decision(pool=pool, no_routes=why, no_answers=why)
     here = now.local.name
     services = tuple(dict.fromkeys(it.key for it in claims))
-    if (node := known.homes.get(address)) is not None:
-        why = f"it is an address of node {node} itself"
+    if (whose := known.others.get(address)) is not None:
+        why = f"it is {whose}"
         return Decision(services, pool, no_routes=why, no_answers=why)
     held = all(programmed(it) for it in _frontends(now, services, address))
     late = "" if held else "nftables does not hold all of it yet"
