@@ -560,6 +560,11 @@ def test_backends_shown(full: bool, shown: str) -> None:
     assert text.splitlines()[1].split("programmed")[1].strip() == shown
 
 
+@pytest.mark.parametrize("state", [*views.FrontendState, *views.PodState], ids=lambda it: f"{it}")
+def test_every_state_that_there_is_can_be_shown(state: views.FrontendState | views.PodState) -> None:
+    assert printed(tables.state(state.value)).strip() == state.value
+
+
 def test_times_are_those_of_the_zone() -> None:
     text = printed(tables.history(views.HistoryView(11, RECORDS[:1]), UTC))
     assert text.startswith("#11  2026-09-21 14:13:31  KubeStateChange service/shop/s11  (0.12 ms, nftables 2)")

@@ -21,9 +21,11 @@ _STYLES = {
     "programmed": "green",
     "wired": "green",
     "refused": "yellow",
+    "dropped": "yellow",
     "pending": "yellow",
     "conflict": "yellow",
     "failed": "red",
+    "no room": "red",
 }
 
 

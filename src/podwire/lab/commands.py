@@ -57,7 +57,7 @@ def up(
     *,
     nodes: int = 1,
     links: int = 1,
-    transport: Literal["direct", "vxlan", "auto"] = "auto",
+    transport: Literal["direct", "vxlan", "auto", "bgp"] = "auto",
     which: Which = _LAB,
 ) -> int:
     """Start a cluster from a directory of manifests, and follow their changes until `down`.
@@ -71,13 +71,16 @@ def up(
     links
         On how many links they are, with a router between these that knows nobody's pods: 1 to 9.
     transport
-        How packets come to other nodes' pods: direct, vxlan, or auto: by VXLAN to nodes on another link.
+        How packets come to other nodes' pods: direct, vxlan, auto: by VXLAN to nodes on another link, or bgp: by
+        routes that the router on the fabric tells, of which the manifests have a BGPPeer.
     """
     from podwire.lab import lifecycle
 
     lab = lifecycle.up(which.run_dir, which.name, directory, nodes, partial(print, flush=True), links, transport)
     seen = _view(lab)
-    print(f"{called(lab.name)} is up: `podwire lab status`, `podwire lab exec POD -- COMMAND`, `podwire lab down`")
+    of = f" --name {lab.name}" if lab.name != DEFAULT else ""
+    commands = (f"`podwire lab {it}`" for it in (f"status{of}", f"exec{of} POD -- COMMAND", f"down{of}"))
+    print(f"{called(lab.name)} is up: {', '.join(commands)}")
     return 1 if seen.problems or any(pod.problem for pod in seen.pods) else 0
 
 
