@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from podwire.lab import tables
-from podwire.lab.announced import NOTHING, Announced, announced
+from podwire.lab.announced import NOTHING, Announced, announced, routes_of
 from podwire.lab.expand import expand, objects
 from podwire.lab.views import BalancerView, LabView, ServiceView
 from podwire.loadbalancer.election import owner
@@ -66,3 +66,29 @@ def test_the_table_says_how() -> None:
         "192.168.99.251 (ARP: node2), fd00:99::1:0 (NDP: node1; BGP: node1, node2), 192.168.99.252 (not announced)"
         in console.file.getvalue()
     )
+
+
+PODS = OWN + "kind: BGPAdvertisement\nmetadata: {name: pods}\nspec: {advertise: [PodCIDR]}\n"
+OTHER = OWN + (
+    "kind: BGPPeer\nmetadata: {name: other}\nspec: {peerAddress: 192.168.99.240, peerASN: 64514, myASN: 64513}\n"
+)
+TO_OTHER = OWN + "kind: BGPAdvertisement\nmetadata: {name: public}\nspec: {addressPools: [public], peers: [other]}\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "more"),
+    [
+        (["192.168.99.251/32"], [BGP, PEER]),
+        (["10.244.1.0/24", "fd00:244:0:1::/64"], [PODS, PEER]),
+        (
+            ["10.244.1.0/24"],
+            [PODS, PEER.replace("}", ", families: [IPv4]}", 2).replace("router, families: [IPv4]", "router")],
+        ),
+        ([], [TO_OTHER, OTHER, PEER]),
+        ([], [BGP, OTHER]),
+    ],
+    ids=["an address", "the pods' ranges", "of one family", "told to another peer alone", "no peer here"],
+)
+def test_what_the_router_on_the_fabric_is_told(told: list[str], more: list[str]) -> None:
+    plan = expand(manifests(POOL, service("web", "type: LoadBalancer"), workload(spec="replicas: 2"), *more), 2)
+    assert sorted(map(str, routes_of("node1", objects(plan, running(plan)).values()))) == told

@@ -9,10 +9,12 @@ from collections.abc import Collection, Iterable
 from msgspec import Struct
 
 from podwire.announcing.addresses import decisions
+from podwire.announcing.decisions import around, pod_routes
+from podwire.announcing.speaker import routes, sessions
 from podwire.controller.events import KubeStateChange, NodesHeard
 from podwire.controller.snapshot import fold
 from podwire.lab.forms import Fields
-from podwire.lab.topology import MTU, SERVICE_RANGES
+from podwire.lab.topology import MTU, SERVICE_RANGES, router
 from podwire.model.addresses import Address, Prefix
 from podwire.model.snapshot import Local, Snapshot
 from podwire.sources.kubernetes import translate
@@ -30,9 +32,15 @@ NOTHING = Announced()
 
 
 def routes_of(node: str, objects: Iterable[Fields]) -> frozenset[Prefix]:
-    """The routes that the agent of that node will tell its peers."""
+    """The routes that the agent of that node will tell the router on the fabric."""
     now = _seen_by(node, _change(objects), ())
-    return frozenset(prefix for it in decisions(now, lambda _: True).values() for prefix, _ in it.routes)
+    mine = sessions(now).sessions
+    carried = {it.name: it.families for it in mine if it.address in router(0).addresses}
+    own = pod_routes(now, around(now, [it.name for it in mine]))
+    told = routes(decisions(now, lambda _: True).values(), own)
+    return frozenset(
+        prefix for prefix, peers in told.items() if any(prefix.family in carried.get(name, ()) for name, _ in peers)
+    )
 
 
 def announced(
@@ -42,7 +50,7 @@ def announced(
     have no FRR either."""
     change = _change(objects)
     owners: dict[Address, str] = {}
-    routes: dict[Address, tuple[str, ...]] = {}
+    tellers: dict[Address, tuple[str, ...]] = {}
     for name in sorted(set(nodes) - set(off)):
         now = _seen_by(name, change, absent)
         if not (now.announcing.bgp or now.announcing.l2):
@@ -50,10 +58,10 @@ def announced(
         balanced = {address for it in now.services.values() for address in it.balancer_ips}
         for address, decision in decisions(now, lambda _: True).items():
             if address in balanced:
-                routes[address] = (*routes.get(address, ()), *([name] if decision.routes else ()))
+                tellers[address] = (*tellers.get(address, ()), *([name] if decision.routes else ()))
                 if name not in absent:
                     owners[address] = decision.owner
-    return {address: Announced(owners.get(address, ""), names) for address, names in routes.items()}
+    return {address: Announced(owners.get(address, ""), names) for address, names in tellers.items()}
 
 
 def _change(objects: Iterable[Fields]) -> KubeStateChange:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from podwire.cli.client import REFUSED, Failed
 from podwire.config import ADMIN_SOCKET, CNI_SOCKET, SOCKET_PATH_LIMIT
 from podwire.lab.topology import Station, stations
+from podwire.model.snapshot import Transport
 
 ROOT = Path("/run/podwire-lab")
 SUPERVISOR = "supervisor"
@@ -92,6 +93,11 @@ class Lab(Struct, frozen=True):
     nodes: int
     links: int = 1
     transport: str = "auto"
+
+    @property
+    def by_bgp(self) -> bool:
+        """Nodes take the ways to each other's pods from the router on the fabric."""
+        return self.transport == Transport.BGP.value
 
     @property
     def processes(self) -> Path:

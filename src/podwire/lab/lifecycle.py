@@ -57,6 +57,8 @@ def up(
     if not 1 <= links <= min(nodes, MOST_LINKS):
         raise LabError(f"expected from 1 to {min(nodes, MOST_LINKS)} links for so many nodes, not {links}")
     lab = Lab(name, root / name, manifests.resolve(), nodes, links, transport)
+    if lab.by_bgp and links > 1:
+        raise LabError("expected one link with transport bgp: nodes on others have no session with the router")
     try:
         expand(read_directory(lab.manifests), nodes, system=SYSTEM)
     except ManifestsError as error:

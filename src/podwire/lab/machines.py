@@ -29,7 +29,7 @@ class Machines:
 
     async def set_up(self) -> None:
         """Raises ProgramError or OSError."""
-        await spaces.make_fabric(self.lab.name, self.lab.links)
+        await spaces.make_fabric(self.lab.name, self.lab.links, self.lab.by_bgp)
         for station in self.nodes.values():
             await spaces.plug_in(self.lab.name, station)
             agents.prepare(self.lab, station.name)
@@ -37,6 +37,10 @@ class Machines:
     def admin_sockets(self) -> dict[str, Path]:
         """Of the agents that run."""
         return {name: self.lab.node(name).admin_socket for name in self.nodes if self.pid(name) is not None}
+
+    def on(self) -> list[Station]:
+        """The nodes that are not off."""
+        return [it for name, it in self.nodes.items() if name not in self.off]
 
     def spaces(self) -> dict[str, str]:
         """The nodes' network namespaces."""

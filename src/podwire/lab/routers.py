@@ -1,7 +1,8 @@
 """The router of a lab's fabric, and FRR on its nodes: where the manifests have a BGPPeer at the router's address.
 
 Invariants: it is the same FRR as anywhere, configured as an administrator would; it knows nobody's addresses but those
-that the nodes tell it. Once begun it goes on until the lab ends, whatever becomes of agents and manifests.
+that the nodes tell it, and tells them to the other nodes only where these find each other's pods by BGP. Once begun it
+goes on until the lab ends, whatever becomes of agents and manifests.
 """
 
 import asyncio
@@ -50,13 +51,19 @@ def plan(objects: Iterable[Fields]) -> Plan | None:
     return Plan(first.asn, first.my_asn)
 
 
-def configuration(it: Plan) -> str:
-    """Of its bgpd: whoever of the links comes may be a node, and is listened to; nothing is told to them. Pure."""
+def configuration(it: Plan, tells: bool = False) -> str:
+    """Of its bgpd: whoever of the links comes may be a node, and is listened to. `tells`: to each what it has learnt of
+    the others, by way of whoever told it. Pure."""
+    # A node takes nothing that its own AS has told, and a router tells nodes of its own AS nothing of each other.
+    between = (
+        ("route-reflector-client" if it.asn == it.nodes else "as-override", "attribute-unchanged next-hop")
+        if tells
+        else ("route-map nothing out",)
+    )
+    lines = "".join(f"  neighbor nodes {line}\n" for line in ("activate", *between, "route-map all in"))
     listen = "".join(f" bgp listen range {FABRIC[0][family]} peer-group nodes\n" for family in FAMILIES)
     families = "".join(
-        f" address-family {family.name.lower()} unicast\n  neighbor nodes activate\n"
-        "  neighbor nodes route-map nothing out\n  neighbor nodes route-map all in\n"
-        "  maximum-paths 64\n exit-address-family\n"
+        f" address-family {family.name.lower()} unicast\n{lines}  maximum-paths 64\n exit-address-family\n"
         for family in FAMILIES
     )
     return (
@@ -83,7 +90,7 @@ class Routers:
         home.mkdir(exist_ok=True)
         frr = home / "frr"
         frr.mkdir(exist_ok=True)
-        (frr / "bgpd.conf").write_text(configuration(wanted), encoding="utf-8")
+        (frr / "bgpd.conf").write_text(configuration(wanted, self._lab.by_bgp), encoding="utf-8")
         places = {fabric_space(self._lab.name): frr}
         places |= {station_space(self._lab.name, node): self._lab.node(node).frr for node in nodes}
         try:

@@ -77,8 +77,8 @@ async def await_owners(sockets: Mapping[str, Path], wanted: Mapping[Address, Ann
 
 
 async def await_routes(nodes: Collection[Station], sockets: Mapping[str, Path], spaces: Mapping[str, str]) -> list[str]:
-    """Until each node has its routes to the others' pods. `spaces`: their network namespaces. Answers which has not in
-    time, a line for each."""
+    """Until each node has its routes to the others' pods: by those nodes' addresses, or where BGP has told, also by the
+    router's own on the link. `spaces`: their network namespaces. Answers which has not in time, a line for each."""
     others = {name: [node for node in nodes if node.name != name] for name in sockets}
     return await _all(
         _awaited(name, path, partial(_unrouted, spaces[name], others[name])) for name, path in sockets.items()
@@ -157,17 +157,24 @@ async def _unanswered(node: str, path: Path, owners: Mapping[str, str]) -> str:
 
 
 async def _unrouted(space: str, others: Collection[Station]) -> str:
-    held: dict[str, tuple[str, str]] = {}
+    held: dict[str, Fields] = {}
     for family in ("-4", "-6"):
         _, out, _ = await run("ip", "-json", family, "-n", space, "route", "show")
-        held |= {it["dst"]: (it.get("gateway", ""), it.get("dev", "")) for it in msgspec.json.decode(out or "[]")}
-    missing = []
-    for node in others:
-        for block, gateway in zip(map(str, node.pod_blocks), map(show_address, node.addresses), strict=True):
-            via, device = held.get(block, ("", ""))
-            if via != gateway and device not in TUNNELS.values():
-                missing.append(f"{block} via {gateway}")
+        held |= {it["dst"]: it for it in msgspec.json.decode(out or "[]")}
+    missing = [
+        f"{block} via {gateway}"
+        for node in others
+        for block, gateway in zip(map(str, node.pod_blocks), map(show_address, node.addresses), strict=True)
+        if not _leads_to(gateway, held.get(block, {}))
+    ]
     return f"no route to {', '.join(missing)}" if missing else ""
+
+
+def _leads_to(gateway: str, route: Fields) -> bool:
+    """What BGP has told may go by the router's address on the link: of two next hops (RFC 2545) FRR takes that one."""
+    via = route.get("gateway", "")
+    by_router = route.get("protocol") == "bgp" and via.startswith("fe80:")
+    return via == gateway or by_router or route.get("dev") in TUNNELS.values()
 
 
 def _first_difference(wanted: Iterable[views.ServiceView], held: Iterable[views.ServiceView]) -> str:

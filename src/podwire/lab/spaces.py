@@ -51,11 +51,12 @@ async def remove(spaces: Collection[str]) -> None:
     await ip_batch([f"netns del {space}" for space in spaces])
 
 
-async def make_fabric(lab: str, links: int) -> None:
-    """A bridge for each link in a namespace of its own, which routes between them. Raises ProgramError or OSError."""
+async def make_fabric(lab: str, links: int, routes: bool) -> None:
+    """A bridge for each link in a namespace of its own, which routes between them; a single one where it `routes`, too.
+    Raises ProgramError or OSError."""
     space = fabric_space(lab)
     await make([space])
-    if links > 1:
+    if links > 1 or routes:
         _let_route(space)
     await ip_batch(["link set lo up"], space)
     for link in range(links):

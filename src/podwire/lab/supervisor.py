@@ -158,9 +158,7 @@ class Supervisor:
             if live.sandbox is None and live.pod.node == node:
                 live.addresses = self.machines.nodes[node].addresses
         await self._converge()
-        self.unsettled += await await_routes(
-            self.machines.nodes.values(), self.machines.admin_sockets(), self.machines.spaces()
-        )
+        self.unsettled += await self._await_pods_routes()
         await self.machines.drop_address(before)
 
     async def _read(self) -> Plan:
@@ -260,7 +258,7 @@ class Supervisor:
 
     async def _await_router(self) -> list[str]:
         """What the nodes tell it, by way of those that do."""
-        on = [it for it in self.machines.nodes.values() if it.name not in self.machines.off]
+        on = self.machines.on()
         if self.routers.plan is None or any(self.machines.pid(it.name) is None for it in on):
             return []  # what a killed agent has told stays, whatever happens
         told: dict[Prefix, set[str]] = {}
@@ -268,10 +266,14 @@ class Supervisor:
             for prefix in await asyncio.to_thread(routes_of, station.name, self._objects):
                 hops = (show_address(it) for it in station.addresses if len(it) == prefix.family.size)
                 told.setdefault(prefix, set()).update(hops)
-        return [
+        unsettled = [
             *await self.routers.await_routes(told),
             *await await_sessions(self.machines.admin_sockets()),
         ]
+        return unsettled + (await self._await_pods_routes() if self.lab.by_bgp else [])
+
+    async def _await_pods_routes(self) -> list[str]:
+        return await await_routes(self.machines.on(), self.machines.admin_sockets(), self.machines.spaces())
 
     def _external_ips(self) -> list[Address]:
         """By way of a node, for clients on the fabric; load balancers' too, which only the router has learnt."""
