@@ -11,7 +11,7 @@ import msgspec
 
 from podwire.announcing.views import L2View
 from podwire.cli.client import Failed, ask
-from podwire.views import StatusView
+from podwire.views import HistoryView, StatusView
 from tests.kernel.lan import ECHO, Lan, mac_of
 from tests.kernel.rig import Space, respond
 
@@ -67,6 +67,11 @@ class Agents:
         except Failed:
             return L2View(())
         return msgspec.json.decode(body, type=L2View)
+
+    def events(self, number: int) -> list[str]:
+        """All that its agent has heard of, in words."""
+        body = ask(self.directory / f"n{number}" / "admin.sock", "GET", "/history")
+        return [it.event for it in msgspec.json.decode(body, type=HistoryView).records]
 
     def errors(self, number: int) -> list[str]:
         """Of its status; none where it does not answer yet."""

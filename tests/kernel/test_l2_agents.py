@@ -67,7 +67,7 @@ def test_the_agent_of_a_cordoned_node_hands_over_when_it_ends(agents: Agents) ->
     agents.write()
     with probing(agents.lan.client, ADDRESS) as prober:
         prober.until("backend")
-        time.sleep(1)  # that it is cordoned is known
+        until(lambda: f"KubeStateChange node/n{OWNER}" in agents.events(OWNER))
         agents.running[OWNER].send_signal(signal.SIGTERM)
         until(lambda: answering(agents, OTHER))
         until(lambda: agents.owner() == OTHER)

@@ -159,8 +159,6 @@ class L2:
                 await self._changed.wait()
                 self._changed.clear()
             await self._attend()
-            self.liveness = MappingProxyType({})  # nobody listens any more
-            self._on_change(self.liveness)
 
     def _hear_nobody(self) -> None:
         """What was heard last would be told of the nodes for ever."""
