@@ -37,6 +37,7 @@ class Announcers:
         self.follower = Follower(controller, self.bgp.want, self._answer)
         self._port = config.heartbeat_port
         self._seen: Snapshot | None = None
+        self._last_heard = NodesHeard(frozenset())
         controller.followers.append(self.follow)
 
     def follow(self, result: Result) -> None:
@@ -64,9 +65,10 @@ class Announcers:
 
     def _heard(self, liveness: Mapping[str, Liveness]) -> None:
         by = {state: frozenset(name for name, it in liveness.items() if it is state) for state in Liveness}
-        now = self._controller.snapshot.announcing
-        if (now.dead, now.unready) != (by[Liveness.DEAD], by[Liveness.UNREADY]):
-            self._controller.submit(NodesHeard(by[Liveness.DEAD], by[Liveness.UNREADY]))
+        event = NodesHeard(by[Liveness.DEAD], by[Liveness.UNREADY])
+        if event != self._last_heard:  # and not the snapshot: what it knows may be about to change
+            self._last_heard = event
+            self._controller.submit(event)
 
     # --- for people ----------------------------------------------------------------------------
 

@@ -222,3 +222,14 @@ async def test_where_nobody_is_listened_to_any_more_nothing_is_known_of_the_node
         l2.want({})
     running.cancel()
     assert (heard, dict(l2.liveness), l2.out) == ([{}], {}, frozenset())
+
+
+def test_what_is_wanted_already_is_no_news() -> None:
+    """It is said after each event of the agent's, and thousands of addresses would be compared each time."""
+    l2 = L2("one")
+    for answers, nodes, ready in (({A: ()}, {"two": (B,)}, True), ({}, {}, False)):
+        for change in (lambda: l2.want(answers), lambda: l2.peers(nodes), lambda: l2.ready(ready)):  # noqa: B023
+            for is_new in (True, False):
+                change()
+                assert l2._changed.is_set() == is_new
+                l2._changed.clear()

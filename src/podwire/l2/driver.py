@@ -86,18 +86,21 @@ class L2:
 
     def peers(self, addresses: Mapping[str, tuple[Address, ...]]) -> None:
         """The InternalIPs of all nodes of the cluster, this one included. None at all: no heartbeats."""
-        self._peers = addresses
-        self._changed.set()
+        if addresses != self._peers:
+            self._peers = addresses
+            self._changed.set()
 
     def ready(self, ready: bool) -> None:
         """Whether this node answers for the addresses that it is chosen for. Until it does, or while it does not, the
         other nodes are told so, and it answers for nothing."""
-        self._ready = ready
-        self._changed.set()
+        if ready != self._ready:
+            self._ready = ready
+            self._changed.set()
 
     def want(self, answers: Answers) -> None:
-        self._answers = answers
-        self._changed.set()
+        if answers != self._answers:
+            self._answers = answers
+            self._changed.set()
 
     async def leave(self) -> None:
         """Tells the other nodes that this one answers no more, so that they do at once. It goes on answering until
