@@ -23,7 +23,7 @@ from podwire.bgp import files
 from podwire.bgp.ours import DAEMONS, ROUTER
 from podwire.bgp.tree import EMPTY, parse
 from podwire.bgp.vty import Gone, Vty
-from podwire.config import BOOT_ID, aside_of
+from podwire.config import BOOT_ID, BOOT_ID_FILE, aside_of
 
 log = logging.getLogger(__name__)
 
@@ -187,9 +187,10 @@ def left(directory: Path) -> Iterator[Path]:
 
 def run(directory: Path, programs: Path = PROGRAMS, port: int = BGP_PORT) -> None:
     """Until SIGTERM or SIGINT. Raises CannotStart."""
+    boot_id = Path(os.environ.get(BOOT_ID_FILE) or BOOT_ID)  # as the agent that writes the files
 
     async def work() -> None:
-        task = asyncio.ensure_future(Daemons(directory, programs, port).run())
+        task = asyncio.ensure_future(Daemons(directory, programs, port, boot_id=boot_id).run())
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         with suppress(asyncio.CancelledError):
