@@ -172,8 +172,11 @@ class Node(RuleBasedStateMachine):
         self.runner.run(self._stop())
 
     async def _stop(self) -> None:
-        await self.controller.submit(Shutdown())
-        await self.loop
+        """Also where a start came to nothing: that is what is to be seen, and not a wait for nobody's answer."""
+        if not self.loop.done():
+            async with asyncio.timeout(60):  # against hanging, never a measure
+                await self.controller.submit(Shutdown())
+                await self.loop
         self.store.close()
 
     def ask(self, command: str, key: AttachmentKey | None = None, **config: Any) -> CniReply:
