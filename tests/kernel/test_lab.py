@@ -449,10 +449,15 @@ def test_a_down_during_an_up_ends_both_and_leaves_nothing(root: Path) -> None:
 
 
 def test_wrong_manifests_are_told_before_anything_is_made(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n", "utf-8")
+    for name in ("a", "b"):
+        wrong = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{}}\n"
+        (tmp_path / f"{name}.yaml").write_text(wrong, "utf-8")
     up = podwire(root, NAME, "up", str(tmp_path))
     assert (up.returncode, up.stdout) == (1, "")
-    assert up.stderr == f"podwire: {tmp_path}/a.yaml: document 1, line 4: Pod/default/a: spec.containers: missing\n"
+    assert up.stderr.splitlines() == [
+        f"podwire: {tmp_path}/{name}.yaml: document 1, line 4: Pod/default/{name}: spec.containers: missing"
+        for name in ("a", "b")
+    ]
     assert not (root / NAME).exists()
 
 

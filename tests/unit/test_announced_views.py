@@ -129,7 +129,7 @@ async def test_what_is_shown(tmp_path: Path) -> None:
         assert shown(await ask(agent, "bgp", "peers")) == [
             "PEER ADDRESS ASN STATE SINCE SENT RECEIVED BFD ERROR",
             "gone 192.0.2.253 64513 Active 1970-01-01 00:01:00Z no TCP connection",
-            "other 192.0.2.252 64513 None its spec.nodeSelectors do not select node one",
+            "other 192.0.2.252 64513 no session its spec.nodeSelectors do not select node one",
             "tor 192.0.2.254 64512 Established 1970-01-01 00:00:00Z IPv4 3 IPv6 2 IPv4 1 IPv6 0 Up",
         ]
         assert shown(await ask(agent, "bgp", "routes", "tor")) == [

@@ -3,11 +3,15 @@
 import json
 
 import pytest
+from msgspec import structs
 
 from podwire.bgp.lines import without_secrets
+from podwire.bgp.routes import advertised
 from podwire.bgp.sessions import State, asn_in_open, neighbors, state, steady
 from podwire.bgp.signatures import counts
 from podwire.bgp.vty import Answer
+from podwire.model.addresses import parse_prefix
+from podwire.model.announcements import Attributes
 from tests.unit.bgp_speakers import session
 
 TOR = session("tor", "10.99.1.254", hold=90)
@@ -110,3 +114,11 @@ def test_no_answer_and_no_line_shows_a_password() -> None:
 def test_the_kernels_counters_of_wrong_signatures() -> None:
     text = "TcpExt: A TCPMD5NotFound TCPMD5Failure\nTcpExt: 1 2 3\nIpExt: B\nIpExt: 4\n"
     assert counts(text) == {"TCPMD5NotFound": 2, "TCPMD5Failure": 3}
+
+
+@pytest.mark.parametrize(("own", "preference"), [(TOR.asn, 150), (TOR.asn + 1, None)], ids=["same AS", "another AS"])
+def test_a_local_preference_is_shown_only_where_it_is_told(own: int, preference: int | None) -> None:
+    told_so = {parse_prefix("203.0.113.1/32"): ((TOR.name, Attributes(("64600:100",), (), 150)),)}
+    shown = json.dumps({"advertisedRoutes": {"203.0.113.1/32": {"network": "203.0.113.1/32"}}})
+    (route,) = advertised(shown, structs.replace(TOR, local_asn=own), told_so)
+    assert route.attributes == Attributes(("64600:100",), (), preference)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from podwire.cli.client import Failed
 from podwire.config import SOCKET_PATH_LIMIT
 from podwire.lab.changes import change_port
 from podwire.lab.expand import ManifestsError
@@ -116,6 +117,11 @@ def test_a_workload_by_its_name(words: str, found: str) -> None:
 def test_a_workload_that_is_none(words: str, namespace: str, said: str) -> None:
     with pytest.raises(LabError, match=said):
         find_workload(LAB, words, namespace)
+
+
+def test_each_mistake_of_manifests_is_a_line_and_of_one_line_no_other_becomes_two() -> None:
+    assert LabError("a.yaml: one\nb.yaml: another").lines == ("a.yaml: one", "b.yaml: another")
+    assert Failed("one\nline", 1).lines == ("one\nline",)
 
 
 # --- processes and files -----------------------------------------------------------------------

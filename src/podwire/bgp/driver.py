@@ -119,7 +119,7 @@ class Driver:
         told, taken = [], []
         for family in session.families:
             head = f"show bgp {family.name.lower()} unicast neighbors {who}"
-            told += advertised(await bgpd.show(f"{head} advertised-routes json"), name, speaker.routes)
+            told += advertised(await bgpd.show(f"{head} advertised-routes json"), session, speaker.routes)
             taken += received(await bgpd.show(f"{head} routes json"))
         return Routes(tuple(taken), tuple(told))
 

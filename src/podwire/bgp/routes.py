@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from msgspec import Struct, json
+from msgspec import Struct, json, structs
 
 from podwire.model.addresses import Prefix, parse_prefix
-from podwire.model.announcements import Attributes, Told
+from podwire.model.announcements import Attributes, Session, Told
 
 
 class Route(Struct, frozen=True):
@@ -46,14 +46,16 @@ class _All(Struct):
     routes: dict[str, list[_Path]] = {}
 
 
-def advertised(text: str, session: str, wanted: Mapping[Prefix, Told]) -> list[Route]:
-    """bgpd says which; with what attributes, its route maps do, which are made from `wanted`. Raises
-    msgspec.MsgspecError."""
+def advertised(text: str, session: Session, wanted: Mapping[Prefix, Told]) -> list[Route]:
+    """bgpd says which; with what attributes, its route maps do, which are made from `wanted`. A local preference goes
+    to no router of another AS (RFC 4271, section 5.1.5). Raises msgspec.MsgspecError."""
     found = json.decode(text or "{}", type=_AllAdvertised).advertised_routes
     there = []
     for name, each in sorted(found.items()):
-        told = dict(wanted.get(parse_prefix(name), ()))
-        there.append(Route(name, (), each.path, told.get(session, Attributes())))
+        told = dict(wanted.get(parse_prefix(name), ())).get(session.name, Attributes())
+        if session.asn != session.local_asn:
+            told = structs.replace(told, local_pref=None)
+        there.append(Route(name, (), each.path, told))
     return there
 
 

@@ -10,7 +10,7 @@ from cyclopts import App
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from podwire.announcing.views import AddressView, L2View, PeerList, PeerView
+from podwire.announcing.views import NO_SESSION, AddressView, L2View, PeerList, PeerView
 from podwire.bgp.routes import Route, Routes
 from podwire.cli.client import ask
 from podwire.cli.queries import BYTES, tell
@@ -54,7 +54,8 @@ def peers_table(seen: PeerList) -> RenderableType:
         return "no BGPPeers"
     table = columns("PEER", "ADDRESS", "ASN", "STATE", "SINCE", "SENT", "RECEIVED", "BFD", "ERROR")
     for it in seen.peers:
-        table.add_row(it.peer, it.address, str(it.asn), it.state, _time(it.since), *_counts(it), it.bfd, it.error)
+        state = it.state if it.state != NO_SESSION else "no session"
+        table.add_row(it.peer, it.address, str(it.asn), state, _time(it.since), *_counts(it), it.bfd, it.error)
     return table
 
 

@@ -18,11 +18,11 @@ PATIENCE = 60.0
 
 
 class Failed(Exception):
-    """One line for people, and the exit code."""
+    """One line for people, or more, and the exit code."""
 
-    def __init__(self, line: str, code: int) -> None:
-        super().__init__(line)
-        self.code = code
+    def __init__(self, line: str, code: int, *more: str) -> None:
+        super().__init__("\n".join((line, *more)))
+        self.lines, self.code = (line, *more), code
 
 
 class UnixConnection(http.client.HTTPConnection):

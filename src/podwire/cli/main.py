@@ -169,7 +169,8 @@ def run(app: App) -> None:
     except CycloptsError:  # it has said what is wrong
         sys.exit(WRONG_USAGE)
     except Failed as failed:
-        print(f"{app.name[0]}: {printable(str(failed))}", file=sys.stderr)
+        for line in failed.lines:
+            print(f"{app.name[0]}: {printable(line)}", file=sys.stderr)
         sys.exit(failed.code)
     except BrokenPipeError:  # whoever read our output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

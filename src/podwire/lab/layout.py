@@ -30,10 +30,11 @@ def called(name: str) -> str:
 
 
 class LabError(Failed):
-    """What a command of the lab can't do; one line says why, and what to do."""
+    """What a command of the lab can't do; a line says why, and what to do. Of wrong manifests, one for each mistake."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, REFUSED)
+        line, *more = text.split("\n")
+        super().__init__(line, REFUSED, *more)
 
 
 class NodePaths(Struct, frozen=True):

@@ -13,7 +13,7 @@ from time import monotonic
 import msgspec
 
 from podwire import views
-from podwire.announcing.views import ESTABLISHED, NO_SESSION, L2View, PeerList
+from podwire.announcing.views import ESTABLISHED, NO_SESSION, L2View, PeerList, PeerView
 from podwire.cli.client import Failed, ask
 from podwire.controller.events import KubeStateChange
 from podwire.controller.snapshot import fold
@@ -103,8 +103,13 @@ async def _with_sessions(node: str, path: Path) -> str:
         if not down:
             return ""
         if monotonic() > until:
-            return f"{node}: {', '.join(f'bgppeer/{it.peer} {it.state}, BFD {it.bfd}: {it.error}' for it in down)}"
+            return f"{node}: {'; '.join(map(_down, down))}"
         await asyncio.sleep(_LOOK)
+
+
+def _down(it: PeerView) -> str:
+    bfd = f", BFD {it.bfd}" if it.bfd else ""
+    return f"bgppeer/{it.peer} is {it.state}{bfd}{f': {it.error}' if it.error else ''}"
 
 
 async def _all(waiting: Iterable[Awaitable[str]]) -> list[str]:

@@ -71,10 +71,12 @@ def routes(learnt: Mapping[str, frozenset[str]], names: Mapping[str, str]) -> Re
 def change(happened: Change) -> RenderableType:
     """With columns that are as wide for every change, since each is printed once it has happened."""
     table = Table.grid(padding=(0, 2, 0, 0))
-    for width in (22, 15, 7, 12, 37, 28, 5):
+    for width in (22, 15, 7, 14, 37, 28, 5):
         table.add_column(min_width=width)
     for it in happened.steps:
-        counts = (f"{it.requests:,} requests", f"{it.lost} lost", f"{it.refused} refused") if it.requests else ("",) * 3
+        counts = (
+            (f"{it.requests:,} requests", f"{it.lost} lost", f"{it.refused:,} refused") if it.requests else ("",) * 3
+        )
         table.add_row(it.way, *counts, it.expected, it.then, _verdict(it.right))
     head = Text(f"{happened.words} ({happened.seconds:.2f} s)")
     return Group(Padding(head, (0, 0, 0, 2)), Padding(table, (0, 0, 0, 6), expand=False))
