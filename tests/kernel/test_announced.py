@@ -186,6 +186,15 @@ def test_every_node_is_a_next_hop_and_every_backend_answers(lab: Lab, seen: LabV
         assert {it.pod for it in came} == set(question(seen, "far", host).wanted)
 
 
+def test_a_client_made_by_the_command_is_behind_the_router(lab: Lab, root: Path) -> None:
+    made = labs.podwire(root, NAME, "client", "further", "--behind")
+    assert made.stdout == f"further is behind the router: podwire lab exec --name {NAME} further -- COMMAND\n", made
+    seen = control.view(lab)
+    for host in addresses(seen, "local"):
+        assert {it.error for it in answers(seen, "further", host)} == {""}
+        assert client(seen, "further").addresses != client(seen, "near").addresses
+
+
 def test_with_policy_local_only_nodes_with_backends_announce_and_the_client_is_seen(lab: Lab, seen: LabView) -> None:
     for host in addresses(seen, "local"):
         assert learnt(lab, host) == own(seen, "node1", like=host)

@@ -78,7 +78,7 @@ def up(
 
     lab = lifecycle.up(which.run_dir, which.name, directory, nodes, partial(print, flush=True), links, transport)
     seen = _view(lab)
-    of = f" --name {lab.name}" if lab.name != DEFAULT else ""
+    of = _named(lab.name)
     commands = (f"`podwire lab {it}`" for it in (f"status{of}", f"exec{of} POD -- COMMAND", f"down{of}"))
     print(f"{called(lab.name)} is up: {', '.join(commands)}")
     return 1 if seen.problems or any(pod.problem for pod in seen.pods) else 0
@@ -197,18 +197,21 @@ def readdress(node: str, /, *, which: Which = _LAB) -> int:
 
 
 @app.command
-def client(name: str = "", /, *, which: Which = _LAB) -> int:
-    """Add a machine beside the cluster, on the fabric and with a route to nodes and pods.
+def client(name: str = "", /, *, behind: bool = False, which: Which = _LAB) -> int:
+    """Add a machine beside the cluster, on the fabric: pods, external IPs and load balancers by way of nodes.
 
     Parameters
     ----------
     name
         Else client1, client2, and so on.
+    behind
+        On a link of its own behind the router, with no way but what that has learnt.
     """
     from podwire.lab.control import MakeClient
 
-    made = _asked(_loaded(which), MakeClient(name)).name
-    print(f"{made} is on the fabric: podwire lab exec {made} -- COMMAND")
+    made = _asked(_loaded(which), MakeClient(name, behind)).name
+    where, of = "behind the router" if behind else "on the fabric", _named(which.name)
+    print(f"{made} is {where}: podwire lab exec{of} {made} -- COMMAND")
     return 0
 
 
@@ -226,6 +229,11 @@ def demo(directory: Path, /, *, nodes: int = 1, which: Which = Which(name="demo"
     from podwire.lab.demo import run
 
     return run(which.run_dir, which.name, directory, nodes)
+
+
+def _named(lab: str) -> str:
+    """What a command needs to be about that lab."""
+    return f" --name {lab}" if lab != DEFAULT else ""
 
 
 def _loaded(which: Which) -> "Lab":
