@@ -120,6 +120,21 @@ def test_when_a_node_is_cut_off_the_other_answers_and_it_takes_its_own_back(lan:
         until_owns_its_own(lan)
 
 
+def test_who_is_heard_and_hears_nobody_is_told_by_the_others(lan: Lan) -> None:
+    """A firewall on a node: it takes the others for dead, and answers for all beside them."""
+    until_owns_its_own(lan)
+    one, other = lan.nodes
+    inside = ("ip", "netns", "exec", one.space.name, "nft")
+    chain = "chain input { type filter hook input priority 0; meta l4proto udp drop; }"
+    sh(*inside, f"table inet closed {{ {chain}; }}")
+    words = f"node {one.name}: is heard and does not hear this one"
+    other.until(lambda seen: any(it.startswith(words) for it in seen["troubles"]))
+    assert not one.newest()["troubles"]
+    sh(*inside, "delete table inet closed")
+    other.until(lambda seen: not seen["troubles"])
+    until_owns_its_own(lan)
+
+
 @pytest.mark.parametrize("family", [".", ":"])
 def test_who_was_cut_off_without_knowing_it_leaves_nothing_behind(lan: Lan, family: str) -> None:
     """It claims all addresses once it is back, until it hears of the others; they claim their own again."""

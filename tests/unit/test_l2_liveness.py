@@ -172,6 +172,18 @@ def test_only_whom_we_have_heard_ourselves_do_we_tell_others_of() -> None:
     assert peers.missed(2.0) == ("a", "c")
 
 
+def test_who_is_heard_and_has_not_heard_us_for_long_is_told() -> None:
+    peers = Peers("me")
+    peers.know({"a": (A,), "b": (B,)}, {}, 0.0)
+    for number in range(1, 8):
+        heard(peers, at=number * 0.3, sequence=number, dead=("b", "me"))
+        heard(peers, "b", B, at=number * 0.3, sequence=number, dead=("me",) if number < 7 else ())
+        assert peers.deaf(number * 0.3) == (() if number < 5 else ("a", "b") if number < 7 else ("a",))
+    assert peers.deaf(5.0) == (), "nothing is known of who is silent"
+    heard(peers, at=5.1, sequence=8)
+    assert peers.deaf(5.1) == ()
+
+
 def test_nodes_come_and_go_and_keep_what_was_heard() -> None:
     peers = known(a=A, b=B)
     heard(peers)

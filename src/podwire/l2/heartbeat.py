@@ -32,16 +32,17 @@ class Heartbeats:
         self._node, self._port, self._key, self._incarnation = node, port, key, incarnation
         self._selector = selector
         self._sequence = 0
-        self._peers = Peers()
+        self._peers = Peers(node)
         self._sockets: dict[Address, socket.socket] = {}
         self._ways: dict[str, tuple[Address, str]] = {}
         """By node: from which address, to which."""
         self._troubles: dict[Address, str] = {}
         self._unreachable: tuple[str, ...] = ()
+        self._deaf: tuple[str, ...] = ()
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        return (*(text for _, text in sorted(self._troubles.items())), *self._unreachable)
+        return (*(text for _, text in sorted(self._troubles.items())), *self._unreachable, *self._deaf)
 
     def know(self, addresses: Mapping[str, tuple[Address, ...]], known: Mapping[str, Liveness], now: float) -> None:
         """The cluster's nodes, this one included."""
@@ -97,6 +98,11 @@ class Heartbeats:
                     self.ignored[str(why)] += 1
 
     def judge(self, now: float) -> dict[str, Liveness]:
+        self._deaf = tuple(
+            f"node {name}: is heard and does not hear this one, so that both answer for the same addresses: expected"
+            f" that UDP port {self._port} is open there"
+            for name in self._peers.deaf(now)
+        )
         return self._peers.judge(now)
 
     def close(self) -> None:

@@ -44,12 +44,15 @@ class _Peer(Struct):
     """Incarnation and sequence."""
     ready: bool = False
     dead: tuple[str, ...] = ()
+    deaf: float | None = None
+    """Since when it says that it hears us no more, of the same clock."""
 
 
 class Peers:
-    """The other nodes."""
+    """The other nodes. `own`: the name of this one."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: str = "") -> None:
+        self._own = own
         self._peers: dict[str, _Peer] = {}
 
     def know(self, addresses: Mapping[str, tuple[Address, ...]], known: Mapping[str, Liveness], now: float) -> None:
@@ -78,6 +81,10 @@ class Peers:
         if numbers <= peer.last and not self._silent(peer, now):
             raise Ignored("an older one")
         peer.heard, peer.last, peer.ready, peer.dead = now, numbers, beat.ready, beat.dead
+        if self._own not in beat.dead:
+            peer.deaf = None
+        elif peer.deaf is None:
+            peer.deaf = now
 
     def judge(self, now: float) -> dict[str, Liveness]:
         """Of every node, sorted by name."""
@@ -95,6 +102,14 @@ class Peers:
         """Whom we have heard ourselves, and hear no more; sorted."""
         return tuple(
             name for name, peer in sorted(self._peers.items()) if peer.heard is not None and self._silent(peer, now)
+        )
+
+    def deaf(self, now: float) -> tuple[str, ...]:
+        """Whom we hear, and who have not heard us for long, as they say; sorted."""
+        return tuple(
+            name
+            for name, peer in sorted(self._peers.items())
+            if peer.deaf is not None and now - peer.deaf > SILENCE and not self._silent(peer, now)
         )
 
     @staticmethod
