@@ -9,6 +9,7 @@ on, and layer 2 is missed after a second.
 import logging
 from collections.abc import Mapping
 
+from podwire.announcing.decisions import NEVER_BY_L2
 from podwire.announcing.follower import Follower
 from podwire.announcing.views import ESTABLISHED, NO_SESSION, AddressView, L2View, PeerView
 from podwire.bgp import driver as frr
@@ -128,6 +129,7 @@ class Announcers:
         return await self.bgp.routes(peer)
 
     def layer2(self) -> L2View:
+        """Without the addresses that nobody would ask for here: BGP may tell thousands of cluster IPs."""
         answered = self.l2.answered
         addresses = tuple(
             AddressView(
@@ -140,7 +142,7 @@ class Announcers:
                 it.no_answers,
             )
             for address, it in sorted(self.follower.decided.items(), key=lambda each: (len(each[0]), each[0]))
-            if it.owner or it.no_answers
+            if it.owner or it.no_answers not in ("", NEVER_BY_L2)
         )
         nodes = {name: it.value for name, it in sorted(self.l2.liveness.items())}
         return L2View(addresses, nodes, dict(self.l2.ignored), self.l2.late)

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from podwire.announcers import Announcers
+from podwire.announcing.decisions import NEVER_BY_L2, Decision
 from podwire.config import Config
 from podwire.controller.events import Event, NodesHeard
 from podwire.controller.snapshot import fold
+from podwire.model.addresses import parse_address
 from podwire.model.announcements import Liveness
 from podwire.model.snapshot import Local, Snapshot
 
@@ -55,3 +57,19 @@ def test_nothing_is_said_twice(tmp_path: Path) -> None:
         announcers._heard({"two": it})
     dead = frozenset(("two",))
     assert controller.waiting == [NodesHeard(dead), NodesHeard(frozenset())]
+
+
+@pytest.mark.parametrize(
+    ("decision", "listed"),
+    [
+        (Decision(owner="two"), True),
+        (Decision(pool="public", no_answers="no L2Advertisement chooses it"), True),
+        (Decision(pool="public", no_answers=NEVER_BY_L2), False),
+        (Decision(), False),
+    ],
+    ids=["answered for", "could be", "a cluster IP", "of no way"],
+)
+def test_which_addresses_are_listed_with_those_who_answer(tmp_path: Path, decision: Decision, listed: bool) -> None:
+    announcers = Announcers(Config("one", tmp_path), Late(0))  # type: ignore[arg-type]
+    announcers.follower.decided[parse_address("203.0.113.1")] = decision
+    assert [it.address for it in announcers.layer2().addresses] == ["203.0.113.1"] * listed

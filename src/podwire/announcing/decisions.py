@@ -46,6 +46,8 @@ class Decision(Value, frozen=True):
     no_answers: str = ""
 
 
+NEVER_BY_L2 = "only addresses of load balancers are announced by L2"
+
 BGPNamed = tuple[str, BGPAdvertisement]
 L2Named = tuple[str, L2Advertisement]
 
@@ -269,7 +271,7 @@ def _owner(known: Around, address: Address, pool: str, claims: list[_Claim]) -> 
     everywhere, why = False, ""
     for claim in claims:
         if claim.kind is not Kind.LOAD_BALANCER_IP:
-            why = why or "only addresses of load balancers are announced by L2"
+            why = why or NEVER_BY_L2
             continue
         mine = [
             (name, ad)
