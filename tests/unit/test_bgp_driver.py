@@ -84,3 +84,34 @@ async def test_an_equal_wish_is_no_news(tmp_path: Path, monkeypatch: pytest.Monk
         await driver.changed()
         assert len(planned) == times
     running.cancel()
+
+
+@pytest.mark.parametrize("count", [2, 60])
+async def test_no_entry_of_a_route_map_stays_without_what_was_refused(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would let a route go further than that may. It is taken away before any route can meet it."""
+    heard: list[str] = []
+
+    def answer(command: str) -> tuple[bytes, int]:
+        heard.append(command)
+        return (b"% Malformed communities attribute", 13) if command == "set community 1:1" else (b"", 0)
+
+    monkeypatch.setattr(module, "AGAIN_SECONDS", (0.0,))
+    async with daemon(answer) as path:
+        driver = Driver(path.parent)
+        running = asyncio.create_task(driver.run())
+        routes = {f"10.0.0.{number}/32": Attributes((f"1:{number}",)) for number in range(count)}
+        driver.want(speaker((session("tor", "10.99.1.254"),), routes))
+        while "router bgp 65001" not in heard:
+            await driver.changed()
+        before = heard[: heard.index("router bgp 65001")]
+        headers = {
+            [it for it in before[:at] if it.startswith("route-map ")][-1]
+            for at, command in enumerate(before)
+            if command == "set community 1:1"
+        }
+        assert {it.rpartition("-")[0] for it in headers} == {"route-map podwire-out4", "route-map podwire-out6"}
+        assert {it for it in before if it.startswith("no route-map")} == {f"no {it}" for it in headers}
+        assert "refuses set community 1:1: % Malformed communities attribute" in driver.troubles[-1]
+        running.cancel()

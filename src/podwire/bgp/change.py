@@ -6,7 +6,7 @@ a session keeps what it has until it has the other, and a change of routes says 
 begins once all of it is said; so does one that can't go on as it is, at once, however often it has failed before.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from podwire.bgp.lines import neighbor_of, ranked, subject, undo
@@ -82,6 +82,19 @@ def _run(commands: list[str], least: int) -> list[str]:
     if len(commands) < max(1, least):
         return commands
     return [BEGIN, *(it for it in commands if it != "exit"), END]
+
+
+def lacking(commands: Iterable[str], refused: Iterable[str]) -> tuple[str, ...]:
+    """The commands that take away the entries of route maps in which something was refused: without it they would let
+    routes go further than these may."""
+    wrong = set(refused)
+    header, found = "", []
+    for command in commands:
+        if command.startswith("route-map "):
+            header = command
+        elif command in wrong and header and command.startswith(("match ", "set ")):
+            found.append(undo(header))
+    return tuple(dict.fromkeys(found))
 
 
 def _undone(over: frozenset[str], new: frozenset[str]) -> list[str]:

@@ -17,10 +17,10 @@ from time import monotonic, time
 import msgspec
 
 from podwire.bgp import files, signatures
-from podwire.bgp.change import Change, at_once, change
+from podwire.bgp.change import END, Change, at_once, change, lacking
 from podwire.bgp.config import Plan, plan
 from podwire.bgp.lines import without_secrets
-from podwire.bgp.ours import DAEMONS, found
+from podwire.bgp.ours import DAEMONS, ROUTER, found
 from podwire.bgp.routes import Routes, advertised, received
 from podwire.bgp.sessions import ESTABLISHED, Neighbor, State, asn_in_open, neighbors, state, steady
 from podwire.bgp.tree import EMPTY, Block, parse
@@ -250,11 +250,20 @@ class Driver:
         return Change() if due == daemon.stuck else due
 
     async def _say(self, daemon: _Daemon, commands: tuple[str, ...]) -> list[Answer]:
-        if not commands or daemon.reached is None:
+        """Route maps first: no route is told by one that is not whole."""
+        if not commands or (vty := daemon.reached) is None:
             return []
+        at = next((number for number, it in enumerate(commands) if it.startswith(ROUTER)), len(commands))
+        maps, rest = commands[:at], commands[at:]
         try:
             # Of a transaction that fails nothing is done: then each by itself.
-            return await daemon.reached.configure(commands if daemon.refused else at_once(commands))
+            failed = await vty.configure(maps if daemon.refused else at_once(maps)) if maps else []
+            refused = {it.command for it in failed}
+            if END in refused:
+                return failed
+            if entries := lacking(maps, refused):
+                await vty.configure(entries)
+            return failed + (await vty.configure(rest if daemon.refused else at_once(rest)) if rest else [])
         except Gone as gone:
             daemon.held, daemon.away = None, str(gone)
             return []
