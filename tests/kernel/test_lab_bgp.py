@@ -89,6 +89,8 @@ def test_pods_of_every_node_are_reached_by_what_the_router_tells(root: Path, tmp
         control.ask(lab, control.KillNode("node2"))
         control.ask(lab, control.StartNode("node2"))
         labs.all_right(seen(lab))
+        control.ask(lab, control.Readdress("node2"))
+        labs.all_right(seen(lab))
 
 
 def test_what_no_node_takes_is_told_by_node_and_range(root: Path, tmp_path: Path) -> None:

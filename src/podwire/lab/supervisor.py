@@ -152,14 +152,17 @@ class Supervisor:
         await self._converge()
 
     async def _readdress(self, node: str) -> None:
-        """The new address is there before anybody is told, and the old one until everybody has acted."""
+        """The new address is there before anybody is told, and the old one until everybody has acted. But for the
+        router: its session with the node goes on by the old one for as long as that is there."""
         before = await self.machines.add_address(node)
         for live in self.pods.values():
             if live.sandbox is None and live.pod.node == node:
                 live.addresses = self.machines.nodes[node].addresses
-        await self._converge()
-        self.unsettled += await self._await_pods_routes()
+        await self._converge(heard=False)
+        if not self.lab.by_bgp:
+            self.unsettled += await self._await_pods_routes()
         await self.machines.drop_address(before)
+        self.unsettled += await self._await_router()
 
     async def _read(self) -> Plan:
         manifests = await asyncio.to_thread(read_directory, self.lab.manifests)
@@ -169,8 +172,9 @@ class Supervisor:
 
     # --- making it so ---
 
-    async def _converge(self) -> None:
-        """What can't be done is in `troubles` and `unsettled`, and tried again the next time. Raises OSError."""
+    async def _converge(self, heard: bool = True) -> None:
+        """What can't be done is in `troubles` and `unsettled`, and tried again the next time. `heard`: the router can
+        have heard of it. Raises OSError."""
         self._due = True
         await self.routers.begin(self._plan.passed_on, self.machines.nodes)
         wanted = self._plan.pods
@@ -191,7 +195,8 @@ class Supervisor:
         await self._publish(leaving)
         await self.machines.route(self._external_ips())
         await self._await_owners()
-        self.unsettled += await self._await_router()
+        if heard:
+            self.unsettled += await self._await_router()
         await self._each(self._finish, leaving)
         for key, trouble in sorted(self.troubles.items(), key=lambda item: str(item[0])):
             self._say(f"{key}: {trouble}")
