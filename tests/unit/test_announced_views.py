@@ -12,10 +12,12 @@ from podwire.bgp.vty import Gone
 from podwire.cli.explanations import service as explanation
 from podwire.explain.services import explain_service
 from podwire.metrics import announced
+from podwire.model.addresses import parse_address
 from podwire.model.announcements import (
     Attributes,
     BGPAdvertisement,
     BGPAdvertisementKey,
+    BGPPeerKey,
     Choice,
     Kind,
     L2Advertisement,
@@ -23,7 +25,7 @@ from podwire.model.announcements import (
 )
 from tests.unit.screen import lines
 from tests.unit.served_agent import serving
-from tests.unit.test_announcing import EXCLUDED, GREEN, LOCAL, NODES, THREE, TWO, USUAL, VIP, WEB, made, service
+from tests.unit.test_announcing import EXCLUDED, GREEN, LOCAL, NODES, THREE, TOR, TWO, USUAL, VIP, WEB, made, service
 from tests.unit.test_cli import Ran, ask, rows
 
 PEERS = (
@@ -80,15 +82,17 @@ EXPLAINED: dict[str, tuple[Any, list[str]]] = {
             "ARP, NDP  node one    answers",
         ],
     ),
-    "with which attributes": (
+    "with which attributes, of which a preference goes to routers of the nodes' own AS": (
         {
+            BGPPeerKey("inner"): replace(TOR, address=parse_address("192.0.2.253"), asn=TOR.my_asn),
             BGPAdvertisementKey("all"): BGPAdvertisement(attributes=ATTRIBUTES, lengths=(24, 64)),
             L2AdvertisementKey("all"): L2Advertisement(interfaces=("eth1",)),
             **{key: replace(NODES[key], leaving=True) for key in (TWO, THREE)},
         },
         [
             "203.0.113.1, of pool public",
-            "BGP       node one    203.0.113.0/24 to tor, communities 64600:100 64600:1:2, local preference 150",
+            "BGP       node one    203.0.113.0/24 to inner, communities 64600:100 64600:1:2, local preference 150",
+            "BGP       node one    203.0.113.0/24 to tor, communities 64600:100 64600:1:2",
             "BGP       node three  tells nobody: it is being deleted",
             "BGP       node two    tells nobody: it is being deleted",
             "ARP, NDP  node one    answers on eth1",

@@ -21,7 +21,9 @@ from podwire.model.announcements import (
     L2AdvertisementKey,
     PasswordKey,
 )
+from podwire.model.balancers import AddressPoolKey
 from podwire.model.objects import Operator, Requirement
+from podwire.sources.address_pools import AddressPoolObject, read_pool
 from podwire.sources.announcer_objects import (
     BGPAdvertisementObject,
     BGPPeerObject,
@@ -30,6 +32,7 @@ from podwire.sources.announcer_objects import (
     read_l2_advertisement,
     read_peer,
 )
+from podwire.sources.declared import OWN_KINDS, read_declared
 from podwire.sources.fields import Invalid, invalid
 from podwire.sources.passwords import SecretObject, read_secret
 
@@ -420,3 +423,24 @@ def test_an_item_that_is_no_password_is_left_out_and_not_repeated(item: str, err
     with pytest.raises(Invalid) as raised:
         read_secret(secret)
     assert str(raised.value) == error
+
+
+@pytest.mark.parametrize(
+    ("key", "spec", "form", "read"),
+    [
+        (AddressPoolKey("a"), {"addresses": ["192.0.2.0/28"]}, AddressPoolObject, read_pool),
+        (BGPPeerKey("a"), LEAST, BGPPeerObject, read_peer),
+        (BGPAdvertisementKey("a"), {"peers": ["b"]}, BGPAdvertisementObject, read_bgp_advertisement),
+        (L2AdvertisementKey("a"), {"interfaces": ["b"]}, L2AdvertisementObject, read_l2_advertisement),
+    ],
+    ids=["AddressPool", "BGPPeer", "BGPAdvertisement", "L2Advertisement"],
+)
+def test_the_controller_reads_an_object_as_the_agents_do(key: Any, spec: Any, form: Any, read: Any) -> None:
+    """Its age, too, which decides of two that fight: or a status would tell another story than the sessions."""
+    about = {"name": "a", "labels": {"zone": "b"}, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    thing = {"metadata": about, "spec": spec}
+    ours = read(msgspec.convert(thing, form))
+    kind = OWN_KINDS[type(key)]
+    name, theirs = read_declared(kind, msgspec.convert(thing, kind.form))
+    assert (name, theirs.value, theirs.wrong) == (*ours, "")
+    assert getattr(theirs.value, "created", "2026-01-01T00:00:00Z") == "2026-01-01T00:00:00Z"

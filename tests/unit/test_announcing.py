@@ -291,6 +291,13 @@ def test_of_two_peers_at_one_address_the_first_by_name_has_a_session() -> None:
     assert found.unfit == ((BGPPeerKey("tor"), "bgppeer/aaa has 192.0.2.254 already"),)
 
 
+def test_a_new_peer_at_the_address_of_an_older_one_takes_no_session_from_it() -> None:
+    ages = {"aaa": "2026-02-01T00:00:00Z", "tor": "2026-01-01T00:00:00Z"}
+    found = sessions(made(USUAL | {BGPPeerKey(name): replace(TOR, created=age) for name, age in ages.items()}))
+    assert [it.name for it in found.sessions] == ["tor"]
+    assert found.unfit == ((BGPPeerKey("aaa"), "bgppeer/tor has 192.0.2.254 already"),)
+
+
 def test_of_several_as_the_speaker_is_in_that_of_a_session_within_one() -> None:
     def asn(**peers: tuple[int, int]) -> int:
         more = {

@@ -121,6 +121,18 @@ CASES: dict[str, tuple[Seen, list[tuple[ConfigKey, str, str, str, bool]]]] = {
             )
         ],
     ),
+    "two pools that overlap, the second by name of which was there before": (
+        around(pools={A: pool(created="2026-02-01T00:00:00Z"), B: pool(created="2026-01-01T00:00:00Z")}),
+        [
+            (
+                A,
+                "spec.addresses",
+                "Overlap",
+                f"the pool is not used: {OVERLAPS.replace('pool a', 'pool b')}",
+                True,
+            )
+        ],
+    ),
     "a pool with others' addresses": (
         around(taken=taken(NODES, {}, {}, {ServiceCIDRKey("k"): ServiceCIDR((parse_prefix("192.0.2.128/25"),))})),
         [
@@ -197,6 +209,20 @@ CASES: dict[str, tuple[Seen, list[tuple[ConfigKey, str, str, str, bool]]]] = {
                 "spec.peerAddress",
                 "PeerConflict",
                 "no session: bgppeer/a, which comes first, has the same address",
+                True,
+            )
+        ],
+    ),
+    "two peers at one address, the second by name of which was there before": (
+        around(
+            peers={PEER_A: peer(created="2026-02-01T00:00:00Z"), PEER_B: peer(created="2026-01-01T00:00:00Z")},
+        ),
+        [
+            (
+                PEER_A,
+                "spec.peerAddress",
+                "PeerConflict",
+                "no session: bgppeer/b, which comes first, has the same address",
                 True,
             )
         ],

@@ -1,8 +1,8 @@
 """What a node's BGP speaker has to do: its sessions, and who is told which route. Pure.
 
-Invariants: of two peers at one address the first by name has a session, the other is told why not: speakers know a
-peer by its address, whatever the port. A peer whose password can't be found has none: a session without one would be
-refused, or worse, made.
+Invariants: of two peers at one address the older has a session (creation time, then name), the other is told why not:
+speakers know a peer by its address, whatever the port. A peer whose password can't be found has none: a session
+without one would be refused, or worse, made.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from hashlib import sha256
 
 from podwire.announcing.decisions import Decision, any_met, both
 from podwire.model.addresses import FAMILIES, IPV4, Address, Prefix, show_address
-from podwire.model.announcements import BGPPeer, BGPPeerKey, Session, Speaker, Told
+from podwire.model.announcements import BGPPeer, BGPPeerKey, Session, Speaker, Told, oldest_first
 from podwire.model.objects import Value
 from podwire.model.snapshot import Snapshot
 
@@ -28,7 +28,7 @@ def sessions(now: Snapshot) -> Sessions:
     found: dict[Address, Session] = {}
     unfit: list[tuple[BGPPeerKey, str]] = []
     elsewhere: list[tuple[BGPPeerKey, str]] = []
-    for key, peer in sorted(now.announcing.peers.items()):
+    for key, peer in oldest_first(now.announcing.peers):
         password = now.announcing.password(peer.password) if peer.password is not None else ""
         if not any_met(peer.node_selectors, now.node.labels):
             elsewhere.append((key, f"its spec.nodeSelectors do not select node {now.local.name}"))
@@ -107,10 +107,10 @@ def _first(now: Snapshot, size: int) -> Address | None:
 
 
 def router_id(now: Snapshot, mine: Iterable[Session]) -> Address:
-    """As a peer says, by name; else the node's own IPv4 address; a node without one has a number of its name
+    """As a peer says, the oldest first; else the node's own IPv4 address; a node without one has a number of its name
     (RFC 6286: any four bytes that no neighbour has)."""
     names = {it.name for it in mine}
-    said = [it.router_id for key, it in sorted(now.announcing.peers.items()) if key.name in names]
+    said = [it.router_id for key, it in oldest_first(now.announcing.peers) if key.name in names]
     first = next((it for it in (*said, _first(now, IPV4.size)) if it is not None), None)
     if first is not None:
         return first

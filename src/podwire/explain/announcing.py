@@ -4,7 +4,7 @@ Invariants: every answer is made by the functions that decide (`announcing/`), f
 node as if it were this one. What other nodes' data planes hold nobody here knows: they are taken to be in order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from podwire.announcing.addresses import addresses_of, programmed
 from podwire.announcing.decisions import Decision, around, decide
 from podwire.announcing.speaker import sessions
 from podwire.model.addresses import Prefix, show_address
-from podwire.model.announcements import Attributes, Told
+from podwire.model.announcements import Attributes, Session, Told
 from podwire.model.network import Frontend
 from podwire.model.objects import NodeKey, ServiceKey
 from podwire.model.snapshot import Snapshot
@@ -50,14 +50,15 @@ def announced(now: Snapshot, key: ServiceKey) -> tuple[AnnouncedWhy, ...]:
         return ()
     names = sorted((name for name in now.nodes if name != now.local.key), key=lambda it: it.name)
     seen = {it: _as(now, it.name) for it in (now.local.key, *names[: MOST - 1])}
-    shared = {it: around(one, (each.name for each in sessions(one).sessions)) for it, one in seen.items()}
+    mine = {it: sessions(one).sessions for it, one in seen.items()}
+    shared = {it: around(one, (each.name for each in mine[it])) for it, one in seen.items()}
     found, held = [], programmed(now)
     for address in addresses:
         decided = {
             it: decide(one, shared[it], address, held if it == now.local.key else _in_order) for it, one in seen.items()
         }
         here = decided[now.local.key]
-        bgp = tuple(_node(it, one) for it, one in decided.items())
+        bgp = tuple(_node(it, one, mine[it]) for it, one in decided.items())
         rest = len(names) + 1 - len(seen)
         found.append(AnnouncedWhy(show_address(address), here.pool, bgp, rest, here.owner, _l2(now, here)))
     return tuple(found)
@@ -72,13 +73,17 @@ def _as(now: Snapshot, name: str) -> Snapshot:
     return now if name == now.local.name else replace(now, local=replace(now.local, name=name))
 
 
-def _node(key: NodeKey, it: Decision) -> NodeWhy:
-    return NodeWhy(key.name, tuple(line for prefix, told in it.routes for line in _routes(prefix, told)), it.no_routes)
+def _node(key: NodeKey, it: Decision, mine: Iterable[Session]) -> NodeWhy:
+    inner = {each.name for each in mine if each.asn == each.local_asn}
+    lines = tuple(line for prefix, told in it.routes for line in _routes(prefix, told, inner))
+    return NodeWhy(key.name, lines, it.no_routes)
 
 
-def _routes(prefix: Prefix, told: Told) -> Iterator[str]:
+def _routes(prefix: Prefix, told: Told, inner: Set[str]) -> Iterator[str]:
+    """A local preference goes to no router of another AS (RFC 4271, section 5.1.5)."""
     for peer, attributes in told:
-        yield f"{prefix} to {peer}{''.join(f', {it}' for it in shown(attributes))}"
+        goes = attributes if peer in inner else replace(attributes, local_pref=None)
+        yield f"{prefix} to {peer}{''.join(f', {it}' for it in shown(goes))}"
 
 
 def shown(it: Attributes) -> Iterator[str]:

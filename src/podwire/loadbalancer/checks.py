@@ -1,9 +1,9 @@
 """What is wrong with what users have configured for load balancers, as far as several objects have to be looked at for
 it. Pure.
 
-Invariants: a problem says what becomes of it, and that is what the other rooms do: of two that fight the first by name
-has it, whatever came first. Nothing here keeps anything from working: an object is `refused` where another rule, named
-beside it, keeps all of it from being used; all else goes on as far as it can.
+Invariants: a problem says what becomes of it, and that is what the other rooms do: of two that fight the older has it
+(pools, peers) or the first by name (preferences). Nothing here keeps anything from working: an object is `refused`
+where another rule, named beside it, keeps all of it from being used; all else goes on as far as it can.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -23,6 +23,7 @@ from podwire.model.announcements import (
     L2Advertisement,
     L2AdvertisementKey,
     Selector,
+    oldest_first,
 )
 from podwire.model.balancers import AddressPool, AddressPoolKey, AnnouncedBy, Labels
 from podwire.model.network import listed
@@ -192,11 +193,11 @@ def _secret(at: _Around, key: BGPPeerKey, peer: BGPPeer) -> Problem | None:
 
 
 def _rivals(at: _Around, key: BGPPeerKey, peer: BGPPeer) -> Iterator[Problem]:
-    """Those that come first by name and have the same address, or call a node something else."""
+    """Those that are older and have the same address, or call a node something else."""
     mine = at.nodes(peer.node_selectors)
     lost: set[NodeKey] = set()
     first: BGPPeerKey | None = None
-    for other, its in sorted(at.seen.peers.items()):
+    for other, its in oldest_first(at.seen.peers):
         if other == key:
             break
         both = mine & at.nodes(its.node_selectors) if _secret(at, other, its) is None else set()

@@ -1,8 +1,8 @@
 """Which pools are used, for which Services, and in which order. Pure.
 
-Invariants: of two pools that overlap the first by name is used, the other not: an address has one pool. What is a
-node's, a pod's or a cluster IP no pool gives, whatever its ranges say. Whatever a Service holds of a pool that is not
-used, or no longer there, it keeps.
+Invariants: of two pools that overlap the older is used (creation time, then name), the other not: an address has one
+pool. So a new one takes nothing from one in use. What is a node's, a pod's or a cluster IP no pool gives, whatever
+its ranges say. Whatever a Service holds of a pool that is not used, or no longer there, it keeps.
 """
 
 from bisect import bisect_right
@@ -41,7 +41,7 @@ def used(pools: Pools, taken: Taken = NOBODYS) -> Used:
     held: list[tuple[tuple[int, Address], str, AddressRange]] = []
     fit: dict[str, AddressPool] = {}
     unfit: dict[AddressPoolKey, str] = {}
-    for key in sorted(pools):
+    for key in sorted(pools, key=lambda it: (pools[it].created, it)):
         why = next((f"{each} overlaps {its} of pool {of}" for each, its, of in _overlaps(pools[key], held)), None)
         if why is not None:
             unfit[key] = f"{why}, which comes first"
@@ -49,8 +49,9 @@ def used(pools: Pools, taken: Taken = NOBODYS) -> Used:
         fit[key.name] = pools[key]
         held += [((len(each.first), each.first), key.name, each) for each in pools[key].ranges]
         held.sort()
+    fit = dict(sorted(fit.items()))
     given = {name: tuple(part for it in pool.ranges for part in taken.without(it)) for name, pool in fit.items()}
-    return Used(fit, unfit, [it[0] for it in held], [it[1:] for it in held], given, taken)
+    return Used(fit, dict(sorted(unfit.items())), [it[0] for it in held], [it[1:] for it in held], given, taken)
 
 
 def _overlaps(

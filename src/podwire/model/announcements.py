@@ -85,7 +85,8 @@ class BGPPeer(Value, frozen=True):
     the node's address of the session, None: the route's. `router_id`: the node's, None: its first IPv4 InternalIP.
     `hold` 0: no keepalives. `multihop`: it is not on a link of the node. `families`: which routes the session carries.
     `receives`: which of its routes the node takes into its kernel: these and longer ones, none where there are none.
-    `node_selectors`: for nodes that one of these selects; where there is none, for all."""
+    `node_selectors`: for nodes that one of these selects; where there is none, for all. `created`: the object's
+    creationTimestamp, RFC 3339."""
 
     address: Address
     asn: int
@@ -105,6 +106,12 @@ class BGPPeer(Value, frozen=True):
     families: tuple[Family, ...] = FAMILIES
     receives: tuple[Prefix, ...] = ()
     node_selectors: tuple[Selector, ...] = ()
+    created: str = ""
+
+
+def oldest_first(peers: Mapping[BGPPeerKey, BGPPeer]) -> list[tuple[BGPPeerKey, BGPPeer]]:
+    """By creation time, then name: of two that fight the first has it, and a new one takes nothing from one in use."""
+    return sorted(peers.items(), key=lambda it: (it[1].created, it[0]))
 
 
 class Attributes(Value, frozen=True):

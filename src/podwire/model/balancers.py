@@ -34,6 +34,7 @@ class AddressPool(Value, frozen=True):
     The pool is for the Services in these `namespaces` or in those that one of `namespace_selectors` selects, and, of
     them, for those that one of `service_selectors` selects; where there is none of the first two, or none of the third,
     for all. `announce`: by which its addresses may be announced. `labels`: its own, by which advertisements choose it.
+    `created`: the object's creationTimestamp, RFC 3339: of two pools that overlap the older is used.
     """
 
     ranges: tuple[AddressRange, ...]
@@ -45,6 +46,7 @@ class AddressPool(Value, frozen=True):
     service_selectors: tuple[tuple[Requirement, ...], ...] = ()
     announce: tuple[AnnouncedBy, ...] = tuple(AnnouncedBy)
     labels: Labels = ()
+    created: str = ""
 
     @property
     def chooses(self) -> bool:

@@ -11,8 +11,17 @@ from msgspec import field
 from podwire.model.addresses import AddressRange, parse_range, special_in
 from podwire.model.balancers import AddressPool, AddressPoolKey, AnnouncedBy, Labels
 from podwire.model.objects import Requirement
-from podwire.sources.fields import Invalid, check_apart, read_each, read_label, read_members, read_name, shown
-from podwire.sources.kube_objects import LabelMeta, LabelSelector, Wire
+from podwire.sources.fields import (
+    Invalid,
+    check_apart,
+    read_each,
+    read_label,
+    read_members,
+    read_name,
+    read_time,
+    shown,
+)
+from podwire.sources.kube_objects import LabelSelector, PoolMeta, Wire
 from podwire.sources.pod_pools import read_selector
 
 
@@ -28,7 +37,7 @@ class AddressPoolSpec(Wire, frozen=True):
 
 
 class AddressPoolObject(Wire, frozen=True):
-    metadata: LabelMeta
+    metadata: PoolMeta
     spec: AddressPoolSpec
 
 
@@ -57,6 +66,7 @@ def read_pool(thing: AddressPoolObject) -> tuple[AddressPoolKey, AddressPool]:
         read_selectors("spec.serviceSelectors", spec.service_selectors),
         read_members("spec.announce", spec.announce, {it.value: it for it in AnnouncedBy}),
         read_labels(thing.metadata.labels),
+        read_time(thing.metadata.creation_timestamp, "metadata.creationTimestamp"),
     )
     return pool_key("", thing.metadata.name), pool
 

@@ -37,8 +37,8 @@ from podwire.model.announcements import (
 )
 from podwire.sources.address_pools import read_selectors
 from podwire.sources.communities import LARGEST_ASN, read_community
-from podwire.sources.fields import Invalid, read_at, read_each, read_members, read_name, read_number, shown
-from podwire.sources.kube_objects import LabelSelector, NameMeta, Wire
+from podwire.sources.fields import Invalid, read_at, read_each, read_members, read_name, read_number, read_time, shown
+from podwire.sources.kube_objects import LabelSelector, NameMeta, PeerMeta, Wire
 
 MOST_COMMUNITIES = 64
 """Of one advertisement."""
@@ -84,7 +84,7 @@ class BGPPeerSpec(Wire, frozen=True):
 
 
 class BGPPeerObject(Wire, frozen=True):
-    metadata: NameMeta
+    metadata: PeerMeta
     spec: BGPPeerSpec
 
 
@@ -159,6 +159,7 @@ def read_peer(thing: BGPPeerObject) -> tuple[BGPPeerKey, BGPPeer]:
         families,
         _receives(spec.receive, families),
         read_selectors("spec.nodeSelectors", spec.node_selectors),
+        read_time(thing.metadata.creation_timestamp, "metadata.creationTimestamp"),
     )
     return peer_key("", thing.metadata.name), peer
 

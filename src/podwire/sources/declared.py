@@ -20,7 +20,7 @@ from podwire.model.declared import Condition, Counts, Declared
 from podwire.sources import address_pools
 from podwire.sources import announcer_objects as announcers
 from podwire.sources.fields import Invalid
-from podwire.sources.kube_objects import POOLS, LabelMeta, NameMeta, Wire
+from podwire.sources.kube_objects import POOLS, NameMeta, PeerMeta, PoolMeta, Wire
 from podwire.sources.kubernetes import Resource
 
 Spec = TypeVar("Spec")
@@ -33,6 +33,7 @@ class DeclaredMeta(Wire, frozen=True):
     uid: str | None = None
     resource_version: str | None = None
     generation: int | None = None
+    creation_timestamp: str | None = None
     labels: dict[str, str] | None = None
 
 
@@ -90,7 +91,7 @@ def _counts(given: CountsForm | None) -> Counts | None:
 
 
 def _pool(meta: DeclaredMeta, spec: address_pools.AddressPoolSpec | None) -> AddressPool:
-    about = LabelMeta(meta.name, meta.labels)
+    about = PoolMeta(meta.name, meta.labels, meta.creation_timestamp)
     form = address_pools.AddressPoolObject(about, spec or address_pools.AddressPoolSpec())
     return address_pools.read_pool(form)[1]
 
@@ -98,7 +99,7 @@ def _pool(meta: DeclaredMeta, spec: address_pools.AddressPoolSpec | None) -> Add
 def _peer(meta: DeclaredMeta, spec: announcers.BGPPeerSpec | None) -> BGPPeer:
     if spec is None:
         raise Invalid("spec", "missing")
-    return announcers.read_peer(announcers.BGPPeerObject(NameMeta(meta.name), spec))[1]
+    return announcers.read_peer(announcers.BGPPeerObject(PeerMeta(meta.name, meta.creation_timestamp), spec))[1]
 
 
 def _bgp(meta: DeclaredMeta, spec: announcers.BGPAdvertisementSpec | None) -> BGPAdvertisement:

@@ -22,6 +22,17 @@ class LabelMeta(Wire, frozen=True):
     labels: dict[str, str] | None = None
 
 
+class PoolMeta(Wire, frozen=True):
+    name: str
+    labels: dict[str, str] | None = None
+    creation_timestamp: str | None = None
+
+
+class PeerMeta(Wire, frozen=True):
+    name: str
+    creation_timestamp: str | None = None
+
+
 class ServiceMeta(Wire, frozen=True):
     name: str
     namespace: str | None = None
