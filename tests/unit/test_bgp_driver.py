@@ -114,4 +114,7 @@ async def test_no_entry_of_a_route_map_stays_without_what_was_refused(
         assert {it.rpartition("-")[0] for it in headers} == {"route-map podwire-out4", "route-map podwire-out6"}
         assert {it for it in before if it.startswith("no route-map")} == {f"no {it}" for it in headers}
         assert "refuses set community 1:1: % Malformed communities attribute" in driver.troubles[-1]
+        while heard.count("router bgp 65001") < 2:
+            await driver.changed()
+        assert heard.count(BEGIN) == (2 if count == 60 else 0), "what is refused by itself makes nothing slow"
         running.cancel()

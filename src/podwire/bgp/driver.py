@@ -45,7 +45,8 @@ _SHOWN = 3
 
 class _Daemon:
     """`held`: what it holds of ours; None: not known. `stuck`: what it does not show, though it was told. `away`: why
-    it can't be reached; `missed`: the same, once it was logged; `refused`: what it does not take."""
+    it can't be reached; `missed`: the same, once it was logged; `refused`: what it does not take. `one_by_one`: a
+    transaction has failed there."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.name, self.path = name, directory / f"{name}.vty"
@@ -55,6 +56,7 @@ class _Daemon:
         self.foreign: tuple[str, ...] = ()
         self.stuck = Change()
         self.away = self.missed = self.refused = ""
+        self.one_by_one = False
 
     @property
     def reached(self) -> Vty | None:
@@ -257,13 +259,15 @@ class Driver:
         maps, rest = commands[:at], commands[at:]
         try:
             # Of a transaction that fails nothing is done: then each by itself.
-            failed = await vty.configure(maps if daemon.refused else at_once(maps)) if maps else []
+            said = tuple if daemon.one_by_one else at_once
+            failed = await vty.configure(said(maps)) if maps else []
             refused = {it.command for it in failed}
             if END in refused:
+                daemon.one_by_one = True
                 return failed
             if entries := lacking(maps, refused):
                 await vty.configure(entries)
-            return failed + (await vty.configure(rest if daemon.refused else at_once(rest)) if rest else [])
+            return failed + (await vty.configure(said(rest)) if rest else [])
         except Gone as gone:
             daemon.held, daemon.away = None, str(gone)
             return []
@@ -276,6 +280,7 @@ class Driver:
         if failed:
             daemon.held = None
         elif daemon.held is not None:
+            daemon.one_by_one = False
             daemon.held = self._plan.held[daemon.name]
 
     async def _confirm(self, daemon: _Daemon) -> None:
