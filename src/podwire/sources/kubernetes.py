@@ -88,6 +88,7 @@ from podwire.sources.kube_objects import (
 )
 from podwire.sources.passwords import SecretObject, read_secret, secret_key
 from podwire.sources.pod_pools import block_key, read_block, read_pool
+from podwire.sources.unknown_fields import check_fields
 
 
 class Translated(NamedTuple):
@@ -253,9 +254,12 @@ def _convert(data: dict[str, Any]) -> Kind:
         known = ", ".join(f"{v} {k}" for v, k in KINDS)
         raise Invalid("kind", f"expected one of {known}, not {shown(version)} {shown(kind)}")
     try:
-        return msgspec.convert(data, type=form)
+        thing = msgspec.convert(data, type=form)
     except msgspec.ValidationError as error:
         raise invalid(error) from None
+    if version == POOLS:
+        check_fields(data, form)
+    return thing
 
 
 # --- Service -----------------------------------------------------------------------------------
