@@ -68,7 +68,7 @@ def _answer(path: Path, method: str, target: str) -> tuple[int, bytes]:
     since it may have gone for good or be back. Raises OSError, http.client.HTTPException."""
     try:
         return _one_answer(path, method, target)
-    except ConnectionResetError:
+    except (ConnectionResetError, BrokenPipeError):  # dropped before or after the question was put
         if method != "GET":
             raise
         return _one_answer(path, method, target)
