@@ -13,18 +13,16 @@ from typing import NamedTuple
 from podwire.announcing.nodes import bars, with_backends
 from podwire.loadbalancer import pools
 from podwire.loadbalancer.election import owner as elected
-from podwire.loadbalancer.pools import Used
+from podwire.loadbalancer.pools import Used, chooses, is_selected
 from podwire.model.addresses import IPV4, Address, Prefix, family_of, prefix_around
 from podwire.model.announcements import (
     Attributes,
     BGPAdvertisement,
-    Choice,
     Kind,
     L2Advertisement,
-    Selector,
     Told,
 )
-from podwire.model.balancers import AddressPool, AddressPoolKey, AnnouncedBy, Labels
+from podwire.model.balancers import AddressPoolKey, AnnouncedBy
 from podwire.model.network import Frontend
 from podwire.model.objects import Service, ServiceKey, Value
 from podwire.model.snapshot import Snapshot
@@ -71,12 +69,12 @@ def around(now: Snapshot, peers: Iterable[str]) -> Around:
     it = now.announcing
     used = pools.used(it.pools)
     labels = now.node.labels
-    bgp = [(key.name, ad) for key, ad in sorted(it.bgp.items()) if any_met(ad.choice.node_selectors, labels)]
+    bgp = [(key.name, ad) for key, ad in sorted(it.bgp.items()) if is_selected(ad.choice.node_selectors, labels)]
     l2 = [(key.name, ad) for key, ad in sorted(it.l2.items())]
     fit = {name: it.pools[AddressPoolKey(name)] for name in used.pools}
     by_pool: dict[str, tuple[BGPNamed, ...]] = {"": tuple(bgp)}
     by_pool |= {
-        name: tuple(each for each in bgp if AnnouncedBy.BGP in pool.announce and _chooses(each[1].choice, name, pool))
+        name: tuple(each for each in bgp if AnnouncedBy.BGP in pool.announce and chooses(each[1].choice, name, pool))
         for name, pool in fit.items()
     }
     return Around(
@@ -92,28 +90,17 @@ def around(now: Snapshot, peers: Iterable[str]) -> Around:
         bars(now),
         by_pool,
         {
-            name: tuple(each for each in l2 if AnnouncedBy.L2 in pool.announce and _chooses(each[1].choice, name, pool))
+            name: tuple(each for each in l2 if AnnouncedBy.L2 in pool.announce and chooses(each[1].choice, name, pool))
             for name, pool in fit.items()
         },
         {
             name: frozenset(
-                key.name for key, node in now.nodes.items() if any_met(ad.choice.node_selectors, node.labels)
+                key.name for key, node in now.nodes.items() if is_selected(ad.choice.node_selectors, node.labels)
             )
             for name, ad in l2
         },
         tuple(sorted(peers)),
     )
-
-
-def any_met(selectors: tuple[Selector, ...], labels: Labels) -> bool:
-    """Whether one of these selects what has such labels; where there is none, all do."""
-    return not selectors or any(all(it.is_met(labels) for it in each) for each in selectors)
-
-
-def _chooses(choice: Choice, name: str, pool: AddressPool) -> bool:
-    if not choice.pools and not choice.pool_selectors:
-        return True
-    return name in choice.pools or bool(choice.pool_selectors and any_met(choice.pool_selectors, pool.labels))
 
 
 # --- one address -------------------------------------------------------------------------------
@@ -216,7 +203,7 @@ def _advertised(known: Around, pool: str, claim: _Claim) -> Iterator[BGPNamed]:
     if balanced and not pool:
         return
     for name, ad in known.bgp.get(pool if balanced else "", ()):
-        if claim.kind in ad.kinds and any_met(ad.choice.service_selectors, claim.service.labels):
+        if claim.kind in ad.kinds and is_selected(ad.choice.service_selectors, claim.service.labels):
             yield name, ad
 
 
@@ -276,7 +263,7 @@ def _owner(known: Around, address: Address, pool: str, claims: list[_Claim]) -> 
         mine = [
             (name, ad)
             for name, ad in known.l2.get(pool, ())
-            if any_met(ad.choice.service_selectors, claim.service.labels)
+            if is_selected(ad.choice.service_selectors, claim.service.labels)
         ]
         if not mine:
             why = why or _no_advertisement(known, pool, claim, "L2Advertisement", AnnouncedBy.L2)

@@ -8,7 +8,8 @@ without one would be refused, or worse, made.
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
-from podwire.announcing.decisions import Decision, any_met, both
+from podwire.announcing.decisions import Decision, both
+from podwire.loadbalancer.pools import is_selected
 from podwire.model.addresses import FAMILIES, IPV4, Address, Prefix, show_address
 from podwire.model.announcements import BGPPeer, BGPPeerKey, Session, Speaker, Told, oldest_first
 from podwire.model.objects import Value
@@ -30,7 +31,7 @@ def sessions(now: Snapshot) -> Sessions:
     elsewhere: list[tuple[BGPPeerKey, str]] = []
     for key, peer in oldest_first(now.announcing.peers):
         password = now.announcing.password(peer.password) if peer.password is not None else ""
-        if not any_met(peer.node_selectors, now.node.labels):
+        if not is_selected(peer.node_selectors, now.node.labels):
             elsewhere.append((key, f"its spec.nodeSelectors do not select node {now.local.name}"))
         elif peer.address in now.node.addresses:
             elsewhere.append((key, f"{show_address(peer.address)} is this node's own address"))

@@ -114,9 +114,7 @@ class _Around(NamedTuple):
 
     def chosen(self, choice: Choice) -> list[str]:
         """The pools in use that an advertisement is for, by whatever these may be announced."""
-        every = not choice.pools and not choice.pool_selectors
-        mine = self.used.pools.items()
-        return [it for it, pool in mine if every or it in choice.pools or any_met(choice.pool_selectors, pool.labels)]
+        return [name for name, pool in self.used.pools.items() if pools.chooses(choice, name, pool)]
 
 
 # --- pools -------------------------------------------------------------------------------------

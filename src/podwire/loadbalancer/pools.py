@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from podwire.loadbalancer.others import NOBODYS, Taken
 from podwire.model.addresses import IPV4, Address, AddressRange, Family, family_of
+from podwire.model.announcements import Choice, Selector
 from podwire.model.balancers import AddressPool, AddressPoolKey, Labels, Request
-from podwire.model.objects import Requirement, ServiceKey
+from podwire.model.objects import ServiceKey
 
 Pools = Mapping[AddressPoolKey, AddressPool]
 Namespaces = Mapping[str, Labels]
@@ -70,14 +71,26 @@ def why_not(pool: AddressPool, key: ServiceKey, request: Request, namespaces: Na
         labels = namespaces.get(key.namespace, ())
         if key.namespace not in pool.namespaces and not any_met(pool.namespace_selectors, labels):
             return "it is not for this namespace (spec.namespaces, spec.namespaceSelectors)"
-    if pool.service_selectors and not any_met(pool.service_selectors, request.labels):
+    if not is_selected(pool.service_selectors, request.labels):
         return "it is not for Services with these labels (spec.serviceSelectors)"
     return None
 
 
-def any_met(selectors: tuple[tuple[Requirement, ...], ...], labels: Labels) -> bool:
+def any_met(selectors: tuple[Selector, ...], labels: Labels) -> bool:
     """Whether one of these selects what has such labels; where there is none, nothing is."""
     return any(all(it.is_met(labels) for it in each) for each in selectors)
+
+
+def is_selected(selectors: tuple[Selector, ...], labels: Labels) -> bool:
+    """Whether one of these selects what has such labels; where there is none, all do."""
+    return not selectors or any_met(selectors, labels)
+
+
+def chooses(choice: Choice, name: str, pool: AddressPool) -> bool:
+    """Whether an advertisement is for a pool; where it says nothing of pools, it is for all."""
+    if not choice.pools and not choice.pool_selectors:
+        return True
+    return name in choice.pools or any_met(choice.pool_selectors, pool.labels)
 
 
 def automatic(at: Used, key: ServiceKey, request: Request, namespaces: Namespaces) -> list[str]:
