@@ -148,7 +148,7 @@ def _claims(now: Snapshot, address: Address) -> tuple[list[_Claim], str]:
     why = "no Service has it"
     for key in now.claims.get(address, ()):
         service, family = now.services[key], family_of(address)
-        if not any(owner(now, it) == key for it in _frontends(now, (key,), address)):
+        if not _frontends(now, (key,), address):
             why = f"another Service has all ports of {key} there"
             continue
         parts = (
