@@ -30,9 +30,9 @@ _SHOWN = 3
 
 class Announcers:
     def __init__(self, config: Config, controller: Controller) -> None:
-        """Raises OSError where the heartbeats' key or the boot's ID can't be read."""
+        """Raises OSError where the heartbeats' key can't be read."""
         self._controller = controller
-        self.bgp = frr.Driver(config.frr, config.boot_id.read_text(encoding="ascii").strip())
+        self.bgp = frr.Driver(config.frr, controller.snapshot.local.boot)
         key = read_key(config.heartbeat_key_file) if config.heartbeat_key_file is not None else b""
         self.l2 = L2(config.node_name, self._heard, config.heartbeat_port, key)
         self.follower = Follower(controller, self.bgp.want, self._answer)
