@@ -14,6 +14,7 @@ from podwire.announcing.follower import Follower
 from podwire.announcing.views import ESTABLISHED, NO_SESSION, AddressView, L2View, PeerView
 from podwire.bgp import driver as frr
 from podwire.bgp.routes import Routes
+from podwire.bgp.sessions import State
 from podwire.config import Config
 from podwire.controller.events import NodesHeard
 from podwire.controller.loop import Controller
@@ -103,20 +104,13 @@ class Announcers:
     def peers(self) -> tuple[PeerView, ...]:
         """All BGPPeers, by name: those that have no session here, too."""
         mine, states = self.follower.sessions, self.bgp.sessions()
-        found = [
-            PeerView(
-                it.name,
-                show_address(it.address),
-                it.asn,
-                states[it.name].state if it.name in states else "Unknown",
-                states[it.name].since if it.name in states else None,
-                {name: each.received for name, each in states[it.name].prefixes.items()} if it.name in states else {},
-                {name: each.sent for name, each in states[it.name].prefixes.items()} if it.name in states else {},
-                states[it.name].bfd if it.name in states else "",
-                states[it.name].error if it.name in states else "; ".join(self.bgp.troubles),
-            )
-            for it in mine.sessions
-        ]
+        found = []
+        for it in mine.sessions:
+            address = show_address(it.address)
+            now = states.get(it.name) or State(it.name, address, error="; ".join(self.bgp.troubles))
+            received = {family: each.received for family, each in now.prefixes.items()}
+            sent = {family: each.sent for family, each in now.prefixes.items()}
+            found.append(PeerView(it.name, address, it.asn, now.state, now.since, received, sent, now.bfd, now.error))
         peers = self._controller.snapshot.announcing.peers
         for key, why in (*mine.unfit, *mine.elsewhere):
             if (peer := peers.get(key)) is not None:
