@@ -7,7 +7,7 @@ TCP connection does not come about, so neither is anybody else: there the likely
 import re
 from collections.abc import Mapping
 
-from msgspec import Struct, field, json, structs
+from msgspec import Raw, Struct, field, json, structs
 
 from podwire.model.addresses import show_address, show_host_port
 from podwire.model.announcements import Session
@@ -53,7 +53,6 @@ class State(Struct, frozen=True):
 class _Messages(Struct, rename="camel"):
     total_sent: int = 0
     total_recv: int = 0
-    opens_recv: int = 0
 
 
 class _Family(Struct, rename="camel"):
@@ -88,8 +87,8 @@ class Neighbor(Struct, rename="camel"):
 
 def neighbors(text: str) -> dict[str, Neighbor]:
     """By address. Raises msgspec.MsgspecError."""
-    found = json.decode(text or "{}", type=dict[str, object])
-    return {who: json.decode(json.encode(it), type=Neighbor) for who, it in found.items() if isinstance(it, dict)}
+    found = json.decode(text or "{}", type=dict[str, Raw])
+    return {who: json.decode(it, type=Neighbor) for who, it in found.items() if bytes(it).startswith(b"{")}
 
 
 def asn_in_open(text: str) -> int | None:
