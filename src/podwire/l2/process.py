@@ -18,7 +18,6 @@ from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from podwire.l2.beats import INTERVAL
 from podwire.l2.channel import (
     TOLD,
-    Alive,
     Begin,
     Frames,
     FromProcess,
@@ -28,6 +27,7 @@ from podwire.l2.channel import (
     Nodes,
     Ready,
     State,
+    ToProcess,
     Want,
     frame,
     to_process,
@@ -165,7 +165,7 @@ class Process:
             for message in to_process(self._frames):
                 self._obey(message)
 
-    def _obey(self, message: Begin | Nodes | Want | Ready | Leave | Alive) -> None:
+    def _obey(self, message: ToProcess) -> None:
         match message:
             case Begin():
                 self._known = message.known
