@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2s
 from typing import NamedTuple
 
+from podwire.bgp import ours
 from podwire.bgp.lines import OURS
 from podwire.bgp.tree import EMPTY, Block
 from podwire.model.addresses import FAMILIES, IPV4, Address, Family, disjoint, family_of, parse_prefix, show_address
@@ -49,6 +50,7 @@ _NAMES = {number: name for name, number in WELL_KNOWN.items()}
 _AT_ONCE = "bgp route-map delay-timer 0"
 """bgpd does not go through all routes some seconds after a route map has changed: it need not, since nothing in use
 changes, and a session that comes up in that very moment would never withdraw what it told (seen of 8.4.4)."""
+_HEADERS = dict(zip(FAMILIES, ours.FAMILIES, strict=True))
 _LINK_LOCAL = parse_prefix("fe80::/10")
 NO_PROFILES = Block(blocks={"bfd": EMPTY})
 
@@ -99,14 +101,10 @@ def plan(speaker: Speaker | None, held: Block = EMPTY) -> Plan:
         found = by_told[told]
         if found is not None:
             families[prefix.family].add(f"network {prefix} route-map {found.name}")
-    parts = {_header(family): Block(frozenset(held_lines)) for family, held_lines in families.items() if held_lines}
-    blocks[f"router bgp {speaker.asn}"] = Block(frozenset(lines), parts)
+    parts = {_HEADERS[family]: Block(frozenset(held_lines)) for family, held_lines in families.items() if held_lines}
+    blocks[f"{ours.ROUTER}{speaker.asn}"] = Block(frozenset(lines), parts)
     daemons = {"zebra": _zebra(), "bfdd": _bfdd(sessions), "bgpd": Block(frozenset(root), blocks)}
     return Plan(daemons, refused, limits)
-
-
-def _header(family: Family) -> str:
-    return f"address-family {'ipv4' if family is IPV4 else 'ipv6'} unicast"
 
 
 def _zebra() -> Block:
