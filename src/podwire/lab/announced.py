@@ -33,7 +33,7 @@ NOTHING = Announced()
 
 def routes_of(node: str, objects: Iterable[Fields]) -> frozenset[Prefix]:
     """The routes that the agent of that node will tell the router on the fabric."""
-    now = _seen_by(node, _change(objects), ())
+    now = seen_by(node, change_of(objects))
     mine = sessions(now).sessions
     carried = {it.name: it.families for it in mine if it.address in router(0).addresses}
     own = pod_routes(now, around(now, [it.name for it in mine]))
@@ -48,11 +48,11 @@ def announced(
 ) -> dict[Address, Announced]:
     """Of the load balancers' addresses. `absent`: the nodes whose agents are not there; of these those that are `off`
     have no FRR either."""
-    change = _change(objects)
+    change = change_of(objects)
     owners: dict[Address, str] = {}
     tellers: dict[Address, tuple[str, ...]] = {}
     for name in sorted(set(nodes) - set(off)):
-        now = _seen_by(name, change, absent)
+        now = seen_by(name, change, absent)
         if not (now.announcing.bgp or now.announcing.l2):
             return {}
         balanced = {address for it in now.services.values() for address in it.balancer_ips}
@@ -64,12 +64,13 @@ def announced(
     return {address: Announced(owners.get(address, ""), names) for address, names in tellers.items()}
 
 
-def _change(objects: Iterable[Fields]) -> KubeStateChange:
+def change_of(objects: Iterable[Fields]) -> KubeStateChange:
     understood = (translate(dict(thing)) for thing in objects)
     return KubeStateChange(tuple((it.key, it.value) for it in understood if it.value is not None))
 
 
-def _seen_by(node: str, change: KubeStateChange, absent: Collection[str]) -> Snapshot:
+def seen_by(node: str, change: KubeStateChange, absent: Collection[str] = ()) -> Snapshot:
+    """By that node's agent, which hears nothing of those that are `absent`."""
     now, _ = fold(Snapshot(Local(node, MTU, tuple(SERVICE_RANGES.values()))), change)
     now, _ = fold(now, NodesHeard(frozenset(absent)))
     return now

@@ -185,10 +185,12 @@ def _to_balancer_ips(lab: LabView, service: ServiceView) -> Iterator[Question]:
                 yield asked._replace(path=f"{_kind(source)} to load balancer", source=source, wanted=wanted)
             for source in _outside(lab):
                 by_arp = bool(it.owner) and on_fabric(host)
-                wanted = _clients(lab, service, source, it.owner if by_arp else entry, host)
-                if service.local:
-                    there = it.owner if by_arp else entry
-                    wanted = {name_of(pod): ITSELF for pod in _backends(lab, service) if pod.node == there}
+                there = it.owner if by_arp else entry
+                wanted = (
+                    {name_of(pod): ITSELF for pod in _backends(lab, service) if pod.node == there}
+                    if service.local
+                    else _clients(lab, service, source, there, host)
+                )
                 path = BY_ARP if by_arp else "client to load balancer"
                 yield asked._replace(path=path, source=source, wanted=wanted)
             for client in (each for each in lab.clients if each.behind and it.routes):

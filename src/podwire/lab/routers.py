@@ -6,7 +6,6 @@ goes on until the lab ends, whatever becomes of agents and manifests.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from time import monotonic
@@ -22,8 +21,6 @@ from podwire.lab.topology import FABRIC, fabric_space, router, station_space
 from podwire.model.addresses import FAMILIES, IPV4, Prefix, show_address
 from podwire.model.announcements import BGPPeer
 from podwire.sources.kubernetes import translate
-
-log = logging.getLogger(__name__)
 
 PATIENCE = 30.0
 """Seconds until the router has learnt what the nodes tell."""
@@ -86,10 +83,8 @@ class Routers:
         wanted = plan(objects)
         if wanted is None or self.plan is not None:
             return
-        home = self._lab.home / "router"
-        home.mkdir(exist_ok=True)
-        frr = home / "frr"
-        frr.mkdir(exist_ok=True)
+        frr = self._lab.home / "router" / "frr"
+        frr.mkdir(parents=True, exist_ok=True)
         (frr / "bgpd.conf").write_text(configuration(wanted, self._lab.by_bgp), encoding="utf-8")
         places = {fabric_space(self._lab.name): frr}
         places |= {station_space(self._lab.name, node): self._lab.node(node).frr for node in nodes}

@@ -15,16 +15,12 @@ import msgspec
 from podwire import views
 from podwire.announcing.views import ESTABLISHED, NO_SESSION, L2View, PeerList, PeerView
 from podwire.cli.client import Failed, ask
-from podwire.controller.events import KubeStateChange
-from podwire.controller.snapshot import fold
-from podwire.lab.announced import Announced
+from podwire.lab.announced import Announced, change_of, seen_by
 from podwire.lab.forms import Fields
 from podwire.lab.process import run
-from podwire.lab.topology import MTU, SERVICE_RANGES, Station
+from podwire.lab.topology import Station
 from podwire.model.addresses import Address, show_address
 from podwire.model.network import TUNNELS
-from podwire.model.snapshot import Local, Snapshot
-from podwire.sources.kubernetes import translate
 
 PATIENCE = 15.0
 _LOOK = 0.1
@@ -36,9 +32,7 @@ _SETTLED = {views.FrontendState.PROGRAMMED, views.FrontendState.REFUSED, views.F
 
 def expected(node: str, objects: Iterable[Fields]) -> tuple[views.ServiceView, ...]:
     """The Services as the agent of that node will decide them. Pure."""
-    understood = (translate(dict(thing)) for thing in objects)
-    changes = tuple((it.key, it.value) for it in understood if it.value is not None)
-    now, _ = fold(Snapshot(Local(node, MTU, tuple(SERVICE_RANGES.values()))), KubeStateChange(changes))
+    now = seen_by(node, change_of(objects))
     return tuple(views.service(now, key) for key in views.service_keys(now))
 
 
