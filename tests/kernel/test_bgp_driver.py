@@ -33,7 +33,7 @@ async def configuration(node: Node) -> str:
         vty.close()
 
 
-async def test_an_agent_that_is_started_again_says_nothing(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_agent_that_is_started_again_says_nothing(pair: Pair) -> None:
     """Its end is nobody's loss, and what it finds is what it would have said."""
     node, router = pair(Frr)
     async with started(node, router):

@@ -69,7 +69,6 @@ class Told:
 
 NO_LOCAL = "service/shop/web has no backend on this node, and its traffic policy is Local"
 NOT_ADVERTISED = f"no BGPAdvertisement advertises ExternalIPs of {WEB} from this node"
-FOR_OTHERS = Choice(service_selectors=((GREEN,),))
 ATTRIBUTES = Attributes(("64600:100",), ("64600:1:2",), 150)
 EXPLAINED: dict[str, tuple[Any, list[str]]] = {
     "by whom, and who not and why": (

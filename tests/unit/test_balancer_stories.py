@@ -13,7 +13,7 @@ from podwire.model.balancers import AddressPool, AddressPoolKey, Request
 from podwire.model.objects import Operator, Protocol, Requirement, ServiceKey
 
 TCP, UDP = Protocol.TCP, Protocol.UDP
-WEB, DNS, MAIL = (ServiceKey("shop", name) for name in ("web", "dns", "mail"))
+WEB, DNS = (ServiceKey("shop", name) for name in ("web", "dns"))
 NAMESPACES = {"shop": (("team", "a"),), "lab": (("team", "b"),)}
 
 

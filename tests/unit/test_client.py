@@ -34,8 +34,8 @@ DROPS = [before_the_question, with_the_question_unread, after_the_question]
 
 
 @contextmanager
-def agent(path: Path, drop: Callable[[socket.socket], None], back: bool, dropped: threading.Event) -> Iterator[None]:
-    """Drops the first who comes; then answers one where it is `back`, else it is gone."""
+def agent(path: Path, drop: Callable[[socket.socket], None], back: bool) -> Iterator[threading.Event]:
+    """Drops the first who comes, and sets the event; then answers one where it is `back`, else it is gone."""
 
     def serve() -> None:
         with listener:
@@ -51,20 +51,15 @@ def agent(path: Path, drop: Callable[[socket.socket], None], back: bool, dropped
                     second.recv(1000)
                     second.sendall(ANSWER)
 
+    dropped = threading.Event()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen()
     listener.settimeout(10)
     serving = threading.Thread(target=serve)
     serving.start()
-    yield
+    yield dropped
     serving.join()
-
-
-@pytest.fixture
-def dropped() -> threading.Event:
-    """Set once the first has been dropped."""
-    return threading.Event()
 
 
 @pytest.mark.parametrize("drop", DROPS)
@@ -72,19 +67,19 @@ def dropped() -> threading.Event:
 def test_whoever_is_dropped_by_an_agent_that_ends_asks_again(
     drop: Callable[[socket.socket], None],
     back: bool,
-    dropped: threading.Event,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Late(UnixConnection):
-        def connect(self) -> None:
-            super().connect()
-            if drop is before_the_question:
-                assert dropped.wait(10)
-
-    monkeypatch.setattr(client, "UnixConnection", Late)
     path = tmp_path / "admin.sock"
-    with agent(path, drop, back, dropped):
+    with agent(path, drop, back) as dropped:
+
+        class Late(UnixConnection):
+            def connect(self) -> None:
+                super().connect()
+                if drop is before_the_question:
+                    assert dropped.wait(10)
+
+        monkeypatch.setattr(client, "UnixConnection", Late)
         if back:
             assert json.loads(ask(path, "GET", "/status")) == {"a": 1}
         else:
@@ -94,9 +89,7 @@ def test_whoever_is_dropped_by_an_agent_that_ends_asks_again(
 
 
 @pytest.mark.parametrize("drop", DROPS)
-def test_what_changes_something_is_not_asked_twice(
-    drop: Callable[[socket.socket], None], dropped: threading.Event, tmp_path: Path
-) -> None:
+def test_what_changes_something_is_not_asked_twice(drop: Callable[[socket.socket], None], tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-    with agent(path, drop, False, dropped), pytest.raises(Failed, match="did not answer in full"):
+    with agent(path, drop, False), pytest.raises(Failed, match="did not answer in full"):
         ask(path, "POST", "/resync")

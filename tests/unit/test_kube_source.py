@@ -517,9 +517,7 @@ async def test_an_address_that_nobody_can_have_costs_only_itself() -> None:
 # --- a lost server -----------------------------------------------------------------------------
 
 
-async def test_a_lost_server_changes_nothing_and_its_return_tells_only_what_differs(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_lost_server_changes_nothing_and_its_return_tells_only_what_differs() -> None:
     fake = FakeApi()
     some_cluster(fake)
     async with fake.served() as server:

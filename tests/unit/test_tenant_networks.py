@@ -191,9 +191,6 @@ class Failing(MemoryProvider):
     async def check_tenant_id(self, tenant_id: str) -> bool:
         return bool(await self._call("check_tenant_id", tenant_id))
 
-    async def get_network(self, name: str) -> Network:
-        return await MemoryProvider.get_network(self, name)
-
     async def create_network(self, network: Network) -> None:
         await self._call("create_network", network)
 

@@ -6,7 +6,7 @@ Invariants: a problem says what becomes of it, and that is what the other rooms 
 where another rule, named beside it, keeps all of it from being used; all else goes on as far as it can.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
 from podwire.loadbalancer import pools
@@ -304,7 +304,3 @@ def _services_of_both(at: _Around, one: Choice, other: Choice) -> bool:
     """Where one of the two does not restrict Services, those that the other selects are of both."""
     both = [it.service_selectors for it in (one, other) if it.service_selectors]
     return len(both) < 2 or any(all(any_met(each, labels) for each in both) for labels in at.seen.services.values())
-
-
-def of_object(found: Iterable[Problem], key: ConfigKey) -> tuple[Problem, ...]:
-    return tuple(it for it in found if it.object == key)
