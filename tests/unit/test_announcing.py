@@ -17,11 +17,9 @@ from podwire.announcing.follower import Follower
 from podwire.announcing.speaker import routes, sessions, speaker
 from podwire.bgp.config import why_not
 from podwire.controller import events as e
-from podwire.controller.difference import Outcome
 from podwire.controller.loop import Controller
 from podwire.controller.snapshot import fold
 from podwire.controller.transaction import Result
-from podwire.dataplane.nftables.slots import slots
 from podwire.loadbalancer.election import owner as elected
 from podwire.model.addresses import Address, parse_address, parse_prefix, parse_range, show_address
 from podwire.model.announcements import (
@@ -42,7 +40,6 @@ from podwire.model.announcements import (
 )
 from podwire.model.balancers import AddressPool, AddressPoolKey, AnnouncedBy
 from podwire.model.kinds import Object, ObjectKey
-from podwire.model.network import Frontend, InternalKey
 from podwire.model.objects import (
     BackendPort,
     BackendSlice,
@@ -101,18 +98,7 @@ USUAL = NODES | CONFIG | {WEB: service()} | backends("one", "two")
 def made(objects: Mapping[Any, Any], programmed: bool = True, dead: frozenset[str] = frozenset()) -> Snapshot:
     now, _ = fold(Snapshot(Local("one", 1500)), e.Resync(e.ResyncReason.STARTUP, objects))
     now, _ = fold(now, e.NodesHeard(dead))
-    return reported(now) if programmed else now
-
-
-def reported(now: Snapshot) -> Snapshot:
-    """As if nftables had done all that is wanted of it."""
-    done = {
-        name: Outcome(slots(value, None))
-        for key in now.services
-        for name, value in serving(now, key).items()
-        if isinstance(name, Frontend | InternalKey)
-    }
-    return fold(now, e.Reported("nftables", done))[0]
+    return world.reported(now) if programmed else now
 
 
 def told(decision: Decision) -> list[str]:

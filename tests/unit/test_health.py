@@ -12,11 +12,10 @@ from podwire import health
 from podwire.controller import events as e
 from podwire.controller.difference import Outcome
 from podwire.controller.snapshot import fold
-from podwire.dataplane.nftables.slots import slots
 from podwire.explain.services import explain_service
 from podwire.model.addresses import FAMILIES, IPV4, IPV6, Family, parse_address
 from podwire.model.kinds import Object, ObjectKey
-from podwire.model.network import Frontend, InternalKey
+from podwire.model.network import Frontend
 from podwire.model.objects import (
     BackendPort,
     BackendSlice,
@@ -30,8 +29,8 @@ from podwire.model.objects import (
     SliceKey,
 )
 from podwire.model.snapshot import Local, Snapshot
-from podwire.services.frontends import serving
 from podwire.services.health import Place, holder, listening, local_backends
+from tests.unit import world
 
 WEB, OTHER = ServiceKey("shop", "web"), ServiceKey("shop", "other")
 NODE = Node(addresses=tuple(map(parse_address, ("192.0.2.1", "fd99::1", "192.0.2.7"))))
@@ -59,18 +58,7 @@ AGAIN = BackendSlice(WEB, (BackendPort("p", Protocol.TCP, 9),), (member("10.1.1.
 def made(objects: dict[Any, Any], programmed: bool = True) -> Snapshot:
     objects = {NodeKey("one"): NODE} | objects
     now, _ = fold(Snapshot(Local("one", 1500)), e.Resync(e.ResyncReason.STARTUP, objects))
-    return report(now) if programmed else now
-
-
-def report(now: Snapshot) -> Snapshot:
-    """As if nftables had done all that is wanted of it."""
-    done = {
-        name: Outcome(slots(value, None))
-        for key in now.services
-        for name, value in serving(now, key).items()
-        if isinstance(name, Frontend | InternalKey)
-    }
-    return fold(now, e.Reported("nftables", done))[0]
+    return world.reported(now) if programmed else now
 
 
 def told(now: Snapshot, family: Family = IPV4, fault: str | None = None) -> tuple[int, int, bool]:
@@ -118,7 +106,7 @@ def test_it_is_healthy_only_once_the_data_plane_holds_what_load_balancers_need()
     objects = {WEB: service(balancer_ips=(parse_address("203.0.113.80"),))} | members(member("10.1.1.2"))
     pending = made(objects, programmed=False)
     assert told(pending) == (503, 1, False)
-    done = report(pending)
+    done = world.reported(pending)
     assert told(done) == (200, 1, True)
     assert told(done, fault="the rules can't be changed") == (503, 1, False)
     for address, port, status in (
@@ -132,7 +120,7 @@ def test_it_is_healthy_only_once_the_data_plane_holds_what_load_balancers_need()
         assert told(now)[0] == status, address
     more, _ = fold(done, e.KubeStateChange(tuple(members(member("10.1.1.2"), member("10.1.1.3")).items())))
     assert told(more) == (503, 2, False)
-    assert told(report(more)) == (200, 2, True)
+    assert told(world.reported(more)) == (200, 2, True)
 
 
 def test_a_frontend_that_an_older_service_has_is_not_its_own_to_be_healthy_with() -> None:

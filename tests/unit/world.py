@@ -20,7 +20,7 @@ from podwire.dataplane.linux import render as linux
 from podwire.dataplane.nftables import slots as nftables
 from podwire.ipam.allocation import NOTHING, Wish
 from podwire.model.addresses import FAMILIES, Address, Prefix, parse_address, parse_prefix, parse_range
-from podwire.model.network import Frontend, HostPortKey, Link, Slots
+from podwire.model.network import Frontend, HostPortKey, InternalKey, Link, Slots
 from podwire.model.objects import (
     AttachmentKey,
     BackendPort,
@@ -51,6 +51,7 @@ from podwire.model.room import Capacity
 from podwire.model.snapshot import Local, Snapshot
 from podwire.pods.hostports import places
 from podwire.services import backends
+from podwire.services.frontends import serving
 
 CAPABILITIES = agent.CAPABILITIES
 NODE = NodeKey("one")
@@ -245,6 +246,17 @@ pod_events = st.one_of(add_pods, attachment_keys.map(e.DeletePod))
 
 def start(node: Node = NODES[0]) -> Snapshot:
     return fold(Snapshot(LOCAL, whole=True), e.KubeStateChange(((NODE, node),)))[0]
+
+
+def reported(now: Snapshot) -> Snapshot:
+    """As if nftables had done all that is wanted of it."""
+    done = {
+        name: Outcome(nftables.slots(value, None))
+        for key in now.services
+        for name, value in serving(now, key).items()
+        if isinstance(name, Frontend | InternalKey)
+    }
+    return fold(now, e.Reported("nftables", done))[0]
 
 
 class Memory:
