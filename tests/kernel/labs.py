@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from podwire.lab import lifecycle
+from podwire.lab import control, lifecycle
 from podwire.lab.layout import Lab
 from podwire.lab.paths import questions
 from podwire.lab.probe import put
@@ -37,6 +37,13 @@ def lab(root: Path, name: str, manifests: Path, nodes: int, links: int = 1, tran
         yield lifecycle.up(root, name, manifests, nodes, print, links, transport)
     finally:
         lifecycle.down(root, name)
+
+
+def seen(lab: Lab) -> LabView:
+    """With nothing wrong."""
+    found = control.view(lab)
+    assert (found.problems, [it.problem for it in found.pods if it.problem]) == ((), [])
+    return found
 
 
 def podwire(root: Path, name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":

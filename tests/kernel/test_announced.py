@@ -15,7 +15,6 @@ from podwire.announcing.views import PeerList
 from podwire.cli.client import ask
 from podwire.lab import control, probe
 from podwire.lab.layout import Lab
-from podwire.lab.lifecycle import down
 from podwire.lab.questions import ITSELF, UNREACHABLE, Answer, Question, Source
 from podwire.lab.steady import lost, while_asking
 from podwire.lab.topology import fabric_space, path_of
@@ -94,10 +93,7 @@ DOCUMENTS = [
 @pytest.fixture(scope="module")
 def root() -> Iterator[Path]:
     with labs.directory() as found:
-        try:
-            yield found
-        finally:
-            down(found, NAME)
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +108,7 @@ def lab(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture
 def seen(lab: Lab) -> LabView:
-    found = control.view(lab)
-    assert (found.problems, [it.problem for it in found.pods if it.problem]) == ((), [])
-    return found
+    return labs.seen(lab)
 
 
 def addresses(seen: LabView, service: str) -> tuple[str, ...]:

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from podwire.lab import control
-from podwire.lab.layout import Lab, LabError
-from podwire.lab.lifecycle import down
+from podwire.lab.layout import LabError
 from podwire.lab.views import LabView
 from tests.kernel import labs
 from tests.kernel.rig import sh
@@ -50,21 +49,12 @@ spec: {{ipFamilyPolicy: PreferDualStack, selector: {{app: web}}, ports: [{{port:
 @pytest.fixture
 def root() -> Iterator[Path]:
     with labs.directory() as found:
-        try:
-            yield found
-        finally:
-            down(found, NAME)
+        yield found
 
 
 def manifests(directory: Path, asn: int, receive: str = RANGES) -> Path:
     (directory / "all.yaml").write_text(MANIFESTS.format(asn=asn, receive=receive))
     return directory
-
-
-def seen(lab: Lab) -> LabView:
-    found = control.view(lab)
-    assert (found.problems, [it.problem for it in found.pods if it.problem]) == ((), [])
-    return found
 
 
 def protocols(view: LabView, node: str) -> dict[str, str]:
@@ -80,7 +70,7 @@ def protocols(view: LabView, node: str) -> dict[str, str]:
 @pytest.mark.parametrize("asn", [64512, 64500], ids=["another AS", "the router's own AS"])
 def test_pods_of_every_node_are_reached_by_what_the_router_tells(root: Path, tmp_path: Path, asn: int) -> None:
     with labs.lab(root, NAME, manifests(tmp_path, asn), 3, transport="bgp") as lab:
-        view = seen(lab)
+        view = labs.seen(lab)
         for node in view.nodes:
             assert protocols(view, node.name) == {
                 cidr: "bgp" for it in view.nodes if it is not node for cidr in it.pod_cidrs
@@ -88,9 +78,9 @@ def test_pods_of_every_node_are_reached_by_what_the_router_tells(root: Path, tmp
         labs.all_right(view)
         control.ask(lab, control.KillNode("node2"))
         control.ask(lab, control.StartNode("node2"))
-        labs.all_right(seen(lab))
+        labs.all_right(labs.seen(lab))
         control.ask(lab, control.Readdress("node2"))
-        labs.all_right(seen(lab))
+        labs.all_right(labs.seen(lab))
 
 
 def test_what_no_node_takes_is_told_by_node_and_range(root: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from podwire.cni.errors import ErrorCode
 from podwire.controller.events import Refusal
-from podwire.lab import control, lifecycle, probe
+from podwire.lab import control, probe
 from podwire.lab.layout import Lab
 from podwire.lab.topology import path_of
 from podwire.lab.views import LabView, PodView
@@ -94,12 +94,9 @@ spec: {nodeName: node2, containers: [{name: main, ports: [{containerPort: 8080}]
 def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
     """Two nodes that share a link, whatever the way between them."""
     (tmp_path / "all.yaml").write_text(MANIFESTS)
-    with labs.directory() as root:
-        try:
-            with labs.lab(root, f"{NAME}{request.param[0]}", tmp_path, 2, transport=request.param) as found:
-                yield found
-        finally:
-            lifecycle.down(root, f"{NAME}{request.param[0]}")
+    name = f"{NAME}{request.param[0]}"
+    with labs.directory() as root, labs.lab(root, name, tmp_path, 2, transport=request.param) as found:
+        yield found
 
 
 def pod_on(seen: LabView, node: int, namespace: str) -> PodView:
