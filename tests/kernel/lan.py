@@ -190,7 +190,7 @@ class Prober:
         self._to, self._interval = (to, ECHO), interval
         self.asked: list[float] = []
         self.answers: list[tuple[float, str]] = []
-        self._over = threading.Event()
+        self._over, self._heard = threading.Event(), threading.Condition()
         self._threads = [threading.Thread(target=it, daemon=True) for it in (self._ask, self._hear)]
         for thread in self._threads:
             thread.start()
@@ -209,17 +209,18 @@ class Prober:
                 data, _ = self._socket.recvfrom(100)
             except OSError:
                 continue
-            self.answers.append((time.monotonic(), data.decode().split()[0]))
+            with self._heard:
+                self.answers.append((time.monotonic(), data.decode().split()[0]))
+                self._heard.notify_all()
 
     def until(self, name: str, patience: float = 30.0, after: float = 0.0) -> float:
         """Waits until that node answers; when it did first, since `after`."""
-        end = time.monotonic() + patience
-        while time.monotonic() < end:
-            found = next((at for at, it in list(self.answers) if it == name and at > after), None)
-            if found is not None:
-                return found
-            time.sleep(0.01)
-        raise AssertionError(f"{name} does not answer: {self.answers[-3:]}")
+        with self._heard:
+            found = self._heard.wait_for(
+                lambda: next((at for at, it in self.answers if it == name and at > after), None), patience
+            )
+        assert found is not None, f"{name} does not answer: {self.answers[-3:]}"
+        return found
 
     @property
     def lost(self) -> int:

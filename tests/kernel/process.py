@@ -6,7 +6,8 @@ import signal
 import socket
 import subprocess
 import sysconfig
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +21,14 @@ metadata: {name: one}
 spec:
   podCIDRs: ["10.1.1.0/24", "fd01::/64"]
 """
+
+
+def until(holds: Callable[[], object], seconds: float = 30.0, what: str = "it is so") -> None:
+    """Asks again and again: what goes on in another process is told by nobody."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"still not: {what}"
+        time.sleep(0.02)
 
 
 class AgentProcess:

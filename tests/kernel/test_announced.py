@@ -3,8 +3,7 @@ ARP and NDP on the nodes' own link; through every policy, and while nodes and ag
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -23,10 +22,10 @@ from podwire.loadbalancer.election import owner
 from podwire.model.addresses import parse_address
 from podwire.model.objects import Protocol
 from tests.kernel import labs
+from tests.kernel.process import until
 from tests.kernel.rig import sh
 
 NAME = f"a{os.getpid()}"
-PATIENCE = 30.0
 WORKLOAD = """
 apiVersion: apps/v1
 kind: Deployment
@@ -159,14 +158,6 @@ def sessions(lab: Lab) -> dict[str, tuple[float, str]]:
 
 def nodes(lab: Lab) -> list[str]:
     return [it.name for it in lab.stations]
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Other programs tell nobody by themselves."""
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 # --- by BGP ------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ process of its own. The node's ranges are 10.1.1.0/24 and fd01::/64.
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from podwire.cni.install import CAPABILITIES
 from tests.cluster.parts import programs
 from tests.kernel.hands import await_links
+from tests.kernel.process import until
 from tests.kernel.rig import MakeSpace, Space, ask, respond, sh
 from tests.kernel.runtime import NEW, Runtime, runtime_of
 from tests.kernel.test_cnitool import interfaces
@@ -60,14 +60,6 @@ def data(runtime: Runtime) -> list[str]:
 
 def leases(runtime: Runtime) -> list[Path]:
     return sorted((runtime.agent.state / "leases").glob("*.lease"))
-
-
-def until(met: Any) -> None:
-    """What another process does beside its answers is told by nobody."""
-    end = time.monotonic() + 30
-    while not met():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def addresses(result: Any) -> list[str]:

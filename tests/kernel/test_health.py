@@ -5,7 +5,6 @@ import json
 import select
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from podwire.doctor.read import others
-from tests.kernel.process import PATIENCE, AgentProcess
+from tests.kernel.process import PATIENCE, AgentProcess, until
 from tests.kernel.rig import MakeSpace, Space, by_hand, entered
 
 PORT, HEALTHZ = 32000, 10256
@@ -116,19 +115,14 @@ def waited(agent: AgentProcess, event: str, change: Callable[[], None]) -> None:
     """Makes a change, and waits until its event has ended."""
     since = records(agent)[-1]["number"]
     change()
-    until(lambda: any(record["number"] > since and event in record["event"] for record in records(agent)), event)
+    until(
+        lambda: any(record["number"] > since and event in record["event"] for record in records(agent)), PATIENCE, event
+    )
 
 
 def records(agent: AgentProcess) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(agent.say("history", "-o", "json").stdout)["records"]
     return found
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Asks again and again: what goes on in another process can't be waited for."""
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, f"still not: {what}"
 
 
 @pytest.mark.parametrize("host", [V4, V6], ids=["IPv4", "IPv6"])
@@ -183,7 +177,7 @@ def test_a_taken_port_is_told_and_tried_again(agent: AgentProcess, outside: Spac
         assert f"healthz_listen: can't listen on 0.0.0.0:{HEALTHZ}: Address already in use" in told["source_errors"]
         assert reason in agent.say("explain", "service/default/web").stdout
         assert ask(outside, V6)[0] == 503  # the other address is not held up
-    until(lambda: not json.loads(agent.say("status", "-o", "json").stdout)["source_errors"], "both taken")
+    until(lambda: not json.loads(agent.say("status", "-o", "json").stdout)["source_errors"], PATIENCE, "both taken")
     assert ask(outside, V4)[0] == 200
     assert ask(outside, V4, HEALTHZ, "/healthz")[0] == 200
 
@@ -239,7 +233,7 @@ def test_ports_go_with_the_addresses_of_the_node(agent: AgentProcess, outside: S
     assert ask(outside, V6)[0] == 503
     by_address = "NodeAddressesChanged"
     waited(agent, by_address, lambda: by_hand("ip addr add 198.51.100.7/32 dev up0"))
-    until(lambda: ask(outside, "198.51.100.7")[0] == 200, "answered at the new address")
+    until(lambda: ask(outside, "198.51.100.7")[0] == 200, PATIENCE, "answered at the new address")
     assert "[fd99::1]:30010/TCP, node port" in agent.say("explain", "service/default/web").stdout
     assert "198.51.100.7:30010/TCP, node port" in agent.say("explain", "service/default/web").stdout
     waited(agent, by_address, lambda: by_hand("ip addr del 198.51.100.7/32 dev up0"))

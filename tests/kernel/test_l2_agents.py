@@ -2,13 +2,15 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from podwire.loadbalancer.election import owner
 from podwire.model.addresses import parse_address
+from tests.kernel import process
 from tests.kernel.l2_agents import ADDRESS, Agents
 from tests.kernel.lan import Lan, probing
 from tests.kernel.rig import MakeSpace, sh
@@ -25,11 +27,7 @@ def agents(make_space: MakeSpace, tmp_path: Path) -> Iterator[Agents]:
     made.end()
 
 
-def until(is_so: Callable[[], bool], patience: float = 90.0) -> None:
-    end = time.monotonic() + patience
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+until = partial(process.until, seconds=90.0)
 
 
 def answering(agents: Agents, number: int) -> bool:

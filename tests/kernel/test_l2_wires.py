@@ -12,6 +12,7 @@ from podwire.l2 import packets
 from podwire.l2.packets import ARP, REPLY, REQUEST, Solicitation
 from podwire.model.addresses import Address, parse_address
 from tests.kernel.lan import ECHO, FOURS, PORT, SIXES, Lan, Node, mac_of
+from tests.kernel.process import until
 from tests.kernel.rig import MakeSpace, Space, ask, entered, in_space, sh
 
 CLIENT_MAC = bytes.fromhex(mac_of(200).replace(":", ""))
@@ -239,10 +240,7 @@ def test_another_mac_address_is_told(lan: Lan, node: Node, tap: Tap) -> None:
     assert ask(lan.client, FOURS[0], ECHO) != ""
     new = "02:00:00:00:00:77"
     sh("ip", "-n", node.space.name, "link", "set", "eth0", "address", new)
-    end = time.monotonic() + 10
-    while lan.neighbour(FOURS[0]) != new and time.monotonic() < end:
-        time.sleep(0.05)
-    assert lan.neighbour(FOURS[0]) == new
+    until(lambda: lan.neighbour(FOURS[0]) == new, 10.0)
 
 
 def test_an_interface_that_is_made_anew_is_answered_on(lan: Lan, node: Node) -> None:
