@@ -25,7 +25,7 @@ class Registry:
     """`shipped`: the entry points of installed packages."""
 
     def __init__(self, shipped: Callable[[], Iterable[EntryPoint]] = lambda: entry_points(group=GROUP)) -> None:
-        self._shipped, self._lock = shipped, threading.Lock()
+        self._shipped, self._lock = shipped, threading.RLock()
         self._registered: dict[str, Factory] = {}
 
     def register(self, name: str, factory: Factory) -> None:
@@ -39,7 +39,7 @@ class Registry:
 
     def names(self) -> tuple[str, ...]:
         with self._lock:
-            return self._names()
+            return tuple(sorted({*self._registered, *(it.name for it in self._shipped())}))
 
     def get(self, name: str, config: TextIO | None = None) -> Provider | None:
         """None: there is no such. Raises RegistryError where its factory fails."""
@@ -49,10 +49,10 @@ class Registry:
     def init(self, name: str, config: TextIO | None = None) -> Provider:
         """Raises RegistryError where none is named, or an unknown one, or where its factory fails."""
         if not name:
-            raise RegistryError(f"no network provider is named; {self._told()}")
+            raise RegistryError(f"no network provider is named; {self._known()}")
         found = self.get(name, config)
         if found is None:
-            raise RegistryError(f"unknown network provider {name!r}; {self._told()}")
+            raise RegistryError(f"unknown network provider {name!r}; {self._known()}")
         return found
 
     def _factory(self, name: str) -> Factory | None:
@@ -65,15 +65,8 @@ class Registry:
             raise RegistryError(f"network provider {name!r} is shipped by {whose}: remove all but one")
         return _loaded(shipped[0]) if shipped else None
 
-    def _names(self) -> tuple[str, ...]:
-        return tuple(sorted({*self._registered, *(it.name for it in self._shipped())}))
-
     def _known(self) -> str:
-        return f"registered: {', '.join(self._names()) or 'none'}"
-
-    def _told(self) -> str:
-        with self._lock:
-            return self._known()
+        return f"registered: {', '.join(self.names()) or 'none'}"
 
 
 def _loaded(it: EntryPoint) -> Factory:
