@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from podwire.bgp.change import LEAST, Change, at_once, change
 from podwire.bgp.config import plan
-from podwire.bgp.daemons import CannotStart, Daemons
+from podwire.bgp.daemons import CannotStart, Daemons, answers
 from podwire.bgp.ours import DAEMONS, Found, found
 from podwire.bgp.tree import EMPTY, Block, parse, show
 from podwire.bgp.vty import Gone, Vty
@@ -176,11 +176,3 @@ async def test_the_command_runs_them_and_ends_them(place: tuple[Space, Path]) ->
 
 def living(processes: list[int]) -> list[int]:
     return [it for it in processes if Path(f"/proc/{it}").exists()]
-
-
-async def answers(path: Path) -> bool:
-    try:
-        (await Vty.connected(path)).close()
-    except Gone:
-        return False
-    return True

@@ -163,7 +163,7 @@ class Daemons:
     async def _until_answering(self, name: str) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(START_SECONDS):
-                while not await _answers(self.directory / f"{name}.vty"):  # noqa: ASYNC110 - another process
+                while not await answers(self.directory / f"{name}.vty"):  # noqa: ASYNC110 - another process
                     await asyncio.sleep(0.02)
         self.started[name].set()  # or it does not matter any more: the others say what they miss
 
@@ -199,7 +199,8 @@ def run(directory: Path, programs: Path = PROGRAMS, port: int = BGP_PORT) -> Non
     asyncio.run(work())
 
 
-async def _answers(path: Path) -> bool:
+async def answers(path: Path) -> bool:
+    """Whether a daemon does at that vty socket."""
     try:
         (await Vty.connected(path)).close()
     except Gone:
