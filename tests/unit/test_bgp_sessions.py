@@ -86,11 +86,9 @@ OPEN = "FFFFFFFF FFFFFFFF FFFFFFFF FFFFFFFF 0071 0104 {two} 00B4 0A6301FE 54 020
 )
 def test_which_as_number_a_refused_open_had(two: str, four: str, asn: int) -> None:
     """As FRR dumps it: groups of four bytes, on lines."""
-    plain = OPEN.format(two=two, four=four).replace(" ", "")
-    head = bytes.fromhex(plain)
+    head = bytes.fromhex(OPEN.format(two=two, four=four))
     message = head[:28] + bytes([len(head) - 29]) + head[29:]
-    dump = message.hex().upper()
-    groups = [dump[at : at + 8] for at in range(0, len(dump), 8)]
+    groups = message.hex(" ", -4).upper().split()
     lines = "\n    ".join(" ".join(groups[at : at + 4]) for at in range(0, len(groups), 4))
     text = f"Last reset 0:00\n  Message received that caused BGP to send a NOTIFICATION:\n    {lines}\n  External BGP"
     assert asn_in_open(text) == asn
