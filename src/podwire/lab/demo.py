@@ -55,15 +55,16 @@ def run(root: Path, name: str, manifests: Path, nodes: int) -> int:
 
 def _show(lab: Lab) -> tuple[int, str]:
     """How many things are not as expected, and what all was asked."""
-    workload = changes.subject(control.view(lab, control.MakeClient()))
+    seen = control.view(lab, control.MakeClient())
+    workload = changes.subject(seen)
     if not workload:
         raise LabError("expected a Service with pods of a Deployment or another that can be scaled")
-    if any(it.balancer_ips for it in control.view(lab).services) and control.view(lab).router:
-        control.view(lab, control.MakeClient("", behind=True))
-    rows = _ask_all(control.view(lab))
+    if any(it.balancer_ips for it in seen.services) and seen.router:
+        seen = control.view(lab, control.MakeClient("", behind=True))
+    rows = _ask_all(seen)
     show(_titled("Every way to every Service, each backend asked 20 times", tables.ways(rows)))
-    _explain(lab, workload)
-    _show_router(lab)
+    _explain(seen, workload)
+    _show_router(seen)
     show(Text("\nChanges, while clients ask all the time", "bold"))
     happened = []
     for change in changes.changes(lab, workload):
@@ -87,9 +88,8 @@ def _ask_all(seen: LabView) -> list[Row]:
     return [judge(question, list(probe.put(question)), names) for question in paths.questions(seen)]
 
 
-def _explain(lab: Lab, workload: str) -> None:
+def _explain(seen: LabView, workload: str) -> None:
     """A Service of the workload, and a packet from as far as one can come, as the first node's agent explains them."""
-    seen = control.view(lab)
     nearest, *_, question = [*changes.steady(seen, workload)[:1], *changes.steady(seen, workload)]
     service, node = paths.service_at(seen, nearest), seen.nodes[0]
     assert service is not None
@@ -101,12 +101,11 @@ def _explain(lab: Lab, workload: str) -> None:
     show(_titled(f"podwire explain {source} {question.place}", explanations.packet(packet)))
 
 
-def _show_router(lab: Lab) -> None:
+def _show_router(seen: LabView) -> None:
     """What it has learnt of the nodes, and the nodes' sessions with it."""
-    seen = control.view(lab)
     if not seen.router:
         return
-    learnt = asyncio.run(routers.routes(lab.name))
+    learnt = asyncio.run(routers.routes(seen.name))
     names = names_of(seen.nodes)
     show(_titled(f"The router ({seen.router}) has learnt", tables.routes(learnt, names)))
     peers = _asked(seen.nodes[0], "/bgp/peers", PeerList)

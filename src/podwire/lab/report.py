@@ -18,8 +18,6 @@ from podwire.lab.workloads import PlannedPod
 from podwire.model.addresses import Address, show_address
 from podwire.model.objects import PodKey
 
-NOBODY: Mapping[Address, Announced] = {}
-
 
 def report(
     lab: Lab,
@@ -29,8 +27,8 @@ def report(
     machines: Machines,
     error: str,
     unsettled: Iterable[str],
-    router: str = "",
-    known: Mapping[Address, Announced] = NOBODY,
+    router: str,
+    known: Mapping[Address, Announced],
 ) -> views.LabView:
     """`known`: how the network knows load balancers' addresses."""
     owners = {key: str(workload) for workload, keys in plan.workloads.items() for key in keys}
