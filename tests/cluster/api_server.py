@@ -35,7 +35,7 @@ _MISSING = ", ".join(name for name, path in PROGRAMS.items() if path is None)
 needed = pytest.mark.skipif(bool(_MISSING), reason=f"missing: {_MISSING}; looked in {CACHE} and PATH")
 
 MANIFEST = ROOT / "deploy" / "podwire.yaml"
-_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 OWN = f"/apis/{kube_records.VERSION}"
 ADDRESS_POOLS = f"{OWN}/addresspools"
@@ -52,7 +52,7 @@ class ApiServer:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.authority = Authority(directory / "pki")
-        self.port, self._etcd_port, peers = _free_ports(3)
+        self.port, self._etcd_port, peers = free_ports(3)
         self.authority.issue("apiserver", "/CN=kube-apiserver", ("kubernetes", "127.0.0.1"))
         self.authority.issue("admin", "/O=system:masters/CN=admin")
         self.kubeconfig = self.authority.kubeconfig("admin", f"https://127.0.0.1:{self.port}")
@@ -104,7 +104,7 @@ class ApiServer:
         return started([program, *flags], self.directory / f"{name}.log", self.directory / f"{name}.notify")
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(listener.getsockname()[1]) for listener in listeners]
     for listener in listeners:
@@ -195,7 +195,7 @@ def _kinds() -> list[str]:
 async def define_pools(admin: Admin) -> None:
     """The kinds of the manifest, once the server serves them. Nothing but asking tells that."""
     for it in _definitions():
-        made = await admin.ask("POST", _DEFINITIONS, it)
+        made = await admin.ask("POST", DEFINITIONS, it)
         assert made["spec"]["versions"][0]["schema"], made
     for name in _kinds():
         await admin.answers(f"{OWN}/{name}")
@@ -221,4 +221,4 @@ def serving(directory: Path, prepare: Callable[[Admin], Awaitable[None]]) -> Ite
 async def undefine_pools(admin: Admin) -> None:
     """All objects of these kinds go with them."""
     for name in _kinds():
-        await admin.ask("DELETE", f"{_DEFINITIONS}/{name}.podwire.io")
+        await admin.ask("DELETE", f"{DEFINITIONS}/{name}.podwire.io")

@@ -18,10 +18,10 @@ from tests.cluster.api_server import (
     serving,
 )
 from tests.unit import kube_records as records
+from tests.unit.kube_records import MERGE
 from tests.unit.test_announcer_objects import CHOICE, LEAST, WRONG_ADVERTISEMENTS, WRONG_PEERS, bgp, l2, peer
 
 pytestmark = needed
-MERGE = "application/merge-patch+json"
 KINDS = {
     BGP_PEERS: "BGPPeer",
     BGP_ADVERTISEMENTS: "BGPAdvertisement",

@@ -14,19 +14,19 @@ import pytest
 from podwire.sources.balancer_objects import CLASS, CONDITION, GIVES_UP, POOL, SHARING
 from tests.cluster.api_server import ADDRESS_POOLS, GUARD, Admin, ApiServer, administered, define_pools, needed, serving
 from tests.unit import kube_records as records
+from tests.unit.kube_records import MERGE
 
 pytestmark = needed
-MERGE = "application/merge-patch+json"
 EVENTS = "/api/v1/namespaces/{}/events"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with serving(tmp_path_factory.mktemp("api-server"), _defined) as it:
+    with serving(tmp_path_factory.mktemp("api-server"), defined) as it:
         yield it
 
 
-async def _defined(admin: Admin) -> None:
+async def defined(admin: Admin) -> None:
     await define_pools(admin)
     await admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "podwire"}})
 

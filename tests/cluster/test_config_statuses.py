@@ -19,12 +19,13 @@ from tests.cluster.api_server import (
     MANIFEST,
     Admin,
     ApiServer,
-    _free_ports,
+    free_ports,
     needed,
     serving,
 )
-from tests.cluster.test_balancers import MERGE, Shop, _defined, gone, pool, shop, until
+from tests.cluster.test_balancers import Shop, defined, gone, pool, shop, until
 from tests.unit import kube_records as records
+from tests.unit.kube_records import MERGE
 
 pytestmark = needed
 KINDS = {BGP_PEERS: "BGPPeer", BGP_ADVERTISEMENTS: "BGPAdvertisement", L2_ADVERTISEMENTS: "L2Advertisement"}
@@ -35,7 +36,7 @@ PEER = {"peerAddress": "198.51.100.1", "peerASN": 64512, "myASN": 64512}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with serving(tmp_path_factory.mktemp("api-server"), _defined) as it:
+    with serving(tmp_path_factory.mktemp("api-server"), defined) as it:
         yield it
 
 
@@ -272,7 +273,7 @@ async def test_a_controller_with_the_rights_of_an_older_one_gives_addresses(serv
 
 async def test_a_controller_tells_whether_it_lives_and_what_it_sees(server: ApiServer, tmp_path: Path) -> None:
     """One that waits for the Lease, too."""
-    first, second = _free_ports(2)
+    first, second = free_ports(2)
 
     async def metrics(port: int) -> dict[str, float]:
         text = (await asked(port, "/metrics"))[1]

@@ -11,10 +11,10 @@ import yaml
 
 from podwire.sources.metallb import LABEL
 from tests.cluster.api_server import (
-    _DEFINITIONS,
     ADDRESS_POOLS,
     BGP_ADVERTISEMENTS,
     BGP_PEERS,
+    DEFINITIONS,
     GUARD,
     L2_ADVERTISEMENTS,
     MANIFEST,
@@ -25,7 +25,8 @@ from tests.cluster.api_server import (
     needed,
     serving,
 )
-from tests.cluster.test_balancers import MERGE, Shop, gone, pool, until
+from tests.cluster.test_balancers import Shop, gone, pool, until
+from tests.unit.kube_records import MERGE
 
 pytestmark = needed
 SECRETS = "/api/v1/namespaces/podwire/secrets"
@@ -60,7 +61,7 @@ async def _defined(admin: Admin) -> None:
         spec = {"group": "metallb.io", "scope": "Namespaced", "names": names, "versions": versions}
         about = {"name": f"{plural}.metallb.io"}
         body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": about}
-        await admin.ask("POST", _DEFINITIONS, {**body, "spec": spec})
+        await admin.ask("POST", DEFINITIONS, {**body, "spec": spec})
         await admin.answers(f"/apis/metallb.io/{version}/{plural}")
 
 
@@ -189,7 +190,7 @@ async def test_what_was_imported_stays_when_metallb_goes(server: ApiServer, tmp_
             await it.admin.ask("DELETE", theirs("L2Advertisement", "near"))
         else:
             for plural, _ in KINDS.values():
-                await it.admin.ask("DELETE", f"{_DEFINITIONS}/{plural}.metallb.io")
+                await it.admin.ask("DELETE", f"{DEFINITIONS}/{plural}.metallb.io")
 
         async def log() -> bool:
             return "MetalLB is being removed: what was imported of it stays" in await asyncio.to_thread(

@@ -139,6 +139,10 @@ class Router:
         return " ".join(sh("ip", "-n", self.space.name, family, "route", "show", prefix).split())
 
 
+async def gone(router: Router, prefix: str) -> bool:
+    return not await router.sees(prefix)
+
+
 class Frr(Router):
     kind, bfd, multipath = "FRR", True, True
 

@@ -10,7 +10,7 @@ from podwire.model.addresses import parse_address
 from podwire.model.announcements import BFD, Attributes
 from tests.kernel.bgp_node import Node, Pair, session, speaker, started, told
 from tests.kernel.rig import MakeSpace, sh
-from tests.kernel.routers import KINDS, NODE_ASN, Peering, Router, connect, cut, until
+from tests.kernel.routers import KINDS, NODE_ASN, Peering, Router, connect, cut, gone, until
 
 V4, V6 = "10.200.0.1/32", "fd00:200::1/128"
 TAGGED = Attributes(("64512:100", "no-peer"), ("4200000001:1:2",))
@@ -43,10 +43,6 @@ async def test_a_router_sees_what_is_announced_and_no_more(kind: type[Router], p
         await until(lambda: gone(router, V4), "withdrawn")
         assert await router.sees(V6)
         assert node.driver.troubles == ()
-
-
-async def gone(router: Router, prefix: str) -> bool:
-    return not await router.sees(prefix)
 
 
 @kinds

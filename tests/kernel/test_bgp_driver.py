@@ -19,7 +19,7 @@ from podwire.model.addresses import IPV6, parse_address, parse_prefix
 from podwire.model.announcements import BFD, Attributes, Speaker
 from tests.kernel.bgp_node import Node, Pair, session, speaker, started, told
 from tests.kernel.rig import MakeSpace, sh
-from tests.kernel.routers import KINDS, Bird, Frr, Peering, Router, connect, until
+from tests.kernel.routers import KINDS, Bird, Frr, Peering, Router, connect, gone, until
 
 V4, V6, MORE = "10.200.0.1/32", "fd00:200::1/128", "10.200.0.2/32"
 LEARNT, DEEP, OTHER = "10.50.0.0/16", "10.50.7.0/24", "10.60.0.0/16"
@@ -82,10 +82,6 @@ async def test_nothing_is_touched_before_there_is_a_wish(pair: Pair) -> None:
         await until(lambda: gone(router, V4), "taken back")
         assert "router bgp" not in await configuration(node)
         assert node.driver.sessions() == {}
-
-
-async def gone(router: Router, prefix: str) -> bool:
-    return not await router.sees(prefix)
 
 
 async def test_frr_may_come_later_and_lose_all_it_knew(pair: Pair) -> None:
