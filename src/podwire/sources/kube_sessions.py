@@ -33,17 +33,12 @@ Reports = Mapping[str, SessionReport]
 """By the peer's name."""
 
 
-class _Meta(Struct, frozen=True):
-    name: str
-
-
 class _Spec(Struct, frozen=True):
     node: str = ""
     peer: str = ""
 
 
 class _Object(Struct, frozen=True):
-    metadata: _Meta
     spec: _Spec = _Spec()
 
 
