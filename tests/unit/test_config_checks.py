@@ -12,7 +12,7 @@ from podwire.controller.events import Resync, ResyncReason
 from podwire.controller.snapshot import fold
 from podwire.findings import findings
 from podwire.loadbalancer.allocation import allocate
-from podwire.loadbalancer.checks import ConfigKey, Problem, Seen, _Nodes, problems
+from podwire.loadbalancer.checks import Problem, Seen, _Nodes, problems
 from podwire.loadbalancer.others import NOBODYS, Taken, taken
 from podwire.loadbalancer.pools import is_buggy, used
 from podwire.loadbalancer.reports import due, news
@@ -35,6 +35,7 @@ from podwire.model.announcements import (
     BGPPeer,
     BGPPeerKey,
     Choice,
+    ConfigKey,
     Kind,
     L2Advertisement,
     L2AdvertisementKey,

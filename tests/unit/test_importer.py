@@ -7,9 +7,9 @@ import pytest
 
 from podwire.clustercontroller.backoff import FIRST_DELAY, Refused
 from podwire.clustercontroller.importer import _THEIRS, Importer
-from podwire.loadbalancer.checks import ConfigKey, Seen
+from podwire.loadbalancer.checks import Seen
 from podwire.model.addresses import parse_address, parse_range
-from podwire.model.announcements import BGPPeer, BGPPeerKey
+from podwire.model.announcements import BGPPeer, BGPPeerKey, ConfigKey
 from podwire.model.balancers import AddressPool, AddressPoolKey
 from podwire.model.declared import Declared
 from podwire.sources.kube_api import Api, ApiError

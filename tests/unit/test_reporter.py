@@ -14,12 +14,12 @@ from podwire.clustercontroller.objects import Objects
 from podwire.clustercontroller.reporter import EVERY, Reporter
 from podwire.clustercontroller.writer import Writer
 from podwire.loadbalancer.allocation import Grant
-from podwire.loadbalancer.checks import ConfigKey, Seen
+from podwire.loadbalancer.checks import Seen
 from podwire.loadbalancer.pools import Pools, used
 from podwire.loadbalancer.reports import Report
 from podwire.loadbalancer.statuses import News
 from podwire.model.addresses import parse_address, parse_range
-from podwire.model.announcements import BGPPeer, BGPPeerKey
+from podwire.model.announcements import BGPPeer, BGPPeerKey, ConfigKey
 from podwire.model.balancers import AddressPool, AddressPoolKey, Leftover
 from podwire.model.declared import Counts, Declared
 from podwire.model.objects import NodeKey, ServiceKey

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from podwire.clustercontroller.backoff import Backoff, Refused
-from podwire.loadbalancer.checks import ConfigKey, Seen
-from podwire.model.announcements import NAMESPACE
+from podwire.loadbalancer.checks import Seen
+from podwire.model.announcements import NAMESPACE, ConfigKey
 from podwire.model.declared import Declared
 from podwire.sources.declared import OWN_KINDS, DeclaredMeta
 from podwire.sources.fields import Invalid

@@ -8,11 +8,18 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from podwire.loadbalancer.checks import ConfigKey, Seen
+from podwire.loadbalancer.checks import Seen
 from podwire.loadbalancer.others import Taken, taken
 from podwire.loadbalancer.pools import Pools
 from podwire.model.addresses import Address
-from podwire.model.announcements import NAMESPACE, BGPAdvertisementKey, BGPPeerKey, L2AdvertisementKey, SecretKey
+from podwire.model.announcements import (
+    NAMESPACE,
+    BGPAdvertisementKey,
+    BGPPeerKey,
+    ConfigKey,
+    L2AdvertisementKey,
+    SecretKey,
+)
 from podwire.model.balancers import AddressPoolKey, Balanced, Labels, Leftover
 from podwire.model.declared import Declared
 from podwire.model.objects import (

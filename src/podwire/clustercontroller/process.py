@@ -22,10 +22,10 @@ from podwire.clustercontroller.objects import Objects
 from podwire.clustercontroller.reporter import Reporter
 from podwire.clustercontroller.writer import NAME, Writer
 from podwire.config import Kubernetes
-from podwire.loadbalancer.checks import ConfigKey
 from podwire.loadbalancer.reports import Report
 from podwire.loadbalancer.statuses import News, Status
 from podwire.model.addresses import Address
+from podwire.model.announcements import ConfigKey
 from podwire.model.balancers import Balanced, Leftover
 from podwire.model.declared import Declared
 from podwire.model.objects import ServiceKey

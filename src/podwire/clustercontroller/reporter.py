@@ -12,12 +12,13 @@ from typing import Protocol
 
 from podwire.clustercontroller.backoff import Backoff, Refused
 from podwire.loadbalancer.allocation import Grant
-from podwire.loadbalancer.checks import ConfigKey, Problem, Seen, problems
+from podwire.loadbalancer.checks import Problem, Seen, problems
 from podwire.loadbalancer.pools import Used
 from podwire.loadbalancer.reports import Report, due, news
 from podwire.loadbalancer.statuses import News
 from podwire.loadbalancer.usage import Usage, usage
 from podwire.model.addresses import Family
+from podwire.model.announcements import ConfigKey
 from podwire.model.balancers import AddressPoolKey, Leftover
 from podwire.model.declared import Declared
 from podwire.model.objects import ServiceKey

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from podwire.clustercontroller.backoff import Refused
-from podwire.loadbalancer.checks import ConfigKey
 from podwire.loadbalancer.reports import Report
 from podwire.loadbalancer.statuses import News, Status
+from podwire.model.announcements import ConfigKey
 from podwire.model.balancers import Balanced, Leftover
 from podwire.model.declared import Declared
 from podwire.model.objects import ServiceKey

@@ -19,6 +19,7 @@ from podwire.model.announcements import (
     BGPPeer,
     BGPPeerKey,
     Choice,
+    ConfigKey,
     Kind,
     L2Advertisement,
     L2AdvertisementKey,
@@ -31,8 +32,6 @@ from podwire.model.objects import Node, NodeKey, Operator, Requirement, ServiceK
 
 MOST_NAMED = 8
 """Of what is alike, in one message."""
-ConfigKey = AddressPoolKey | BGPPeerKey | BGPAdvertisementKey | L2AdvertisementKey
-"""Of what users write for load balancers."""
 BGP = Mapping[BGPAdvertisementKey, BGPAdvertisement]
 L2 = Mapping[L2AdvertisementKey, L2Advertisement]
 

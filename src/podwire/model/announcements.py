@@ -160,8 +160,11 @@ class L2Advertisement(Value, frozen=True):
     interfaces: tuple[str, ...] = ()
 
 
-AnnouncingKey = AddressPoolKey | BGPPeerKey | BGPAdvertisementKey | L2AdvertisementKey | SecretKey
-AnnouncingObject = AddressPool | BGPPeer | BGPAdvertisement | L2Advertisement | Secret
+ConfigKey = AddressPoolKey | BGPPeerKey | BGPAdvertisementKey | L2AdvertisementKey
+"""Of what users write for load balancers."""
+Configured = AddressPool | BGPPeer | BGPAdvertisement | L2Advertisement
+AnnouncingKey = ConfigKey | SecretKey
+AnnouncingObject = Configured | Secret
 
 
 class Announcing(Struct, frozen=True):

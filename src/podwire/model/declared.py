@@ -3,8 +3,8 @@
 Invariants: as in `objects.py`.
 """
 
-from podwire.model.announcements import BGPAdvertisement, BGPPeer, L2Advertisement
-from podwire.model.balancers import AddressPool, Labels
+from podwire.model.announcements import Configured
+from podwire.model.balancers import Labels
 from podwire.model.objects import Value
 
 
@@ -32,7 +32,7 @@ class Declared(Value, frozen=True):
     """`value` None: it can't be understood, and `wrong` says why. `version`: by which a write is refused where the
     object has changed since. `conditions`: ours and others'. `counts`: of IPv4 and IPv6. `labels`: its own, sorted."""
 
-    value: AddressPool | BGPPeer | BGPAdvertisement | L2Advertisement | None
+    value: Configured | None
     wrong: str = ""
     version: str = ""
     uid: str = ""

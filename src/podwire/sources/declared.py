@@ -12,6 +12,8 @@ from podwire.model.announcements import (
     BGPAdvertisementKey,
     BGPPeer,
     BGPPeerKey,
+    ConfigKey,
+    Configured,
     L2Advertisement,
     L2AdvertisementKey,
 )
@@ -24,8 +26,6 @@ from podwire.sources.kube_objects import POOLS, NameMeta, PeerMeta, PoolMeta, Wi
 from podwire.sources.kubernetes import Resource
 
 Spec = TypeVar("Spec")
-Key = AddressPoolKey | BGPPeerKey | BGPAdvertisementKey | L2AdvertisementKey
-Configured = AddressPool | BGPPeer | BGPAdvertisement | L2Advertisement
 
 
 class DeclaredMeta(Wire, frozen=True):
@@ -64,7 +64,7 @@ class DeclaredObject(Wire, Generic[Spec], frozen=True):
     status: DeclaredStatus | None = None
 
 
-def read_declared(kind: "OwnKind", thing: DeclaredObject[Any], _: object = None) -> tuple[Key, Declared]:
+def read_declared(kind: "OwnKind", thing: DeclaredObject[Any], _: object = None) -> tuple[ConfigKey, Declared]:
     """Raises Invalid where its name is none."""
     meta, status = thing.metadata, thing.status or DeclaredStatus()
     value, wrong = None, ""
@@ -117,10 +117,10 @@ class OwnKind(NamedTuple):
     plural: str
     form: Any
     read: Callable[[DeclaredMeta, Any], Configured]
-    key: Callable[[str, str], Key]
+    key: Callable[[str, str], ConfigKey]
 
 
-OWN_KINDS: dict[type[Key], OwnKind] = {
+OWN_KINDS: dict[type[ConfigKey], OwnKind] = {
     AddressPoolKey: OwnKind(
         "AddressPool", "addresspools", DeclaredObject[address_pools.AddressPoolSpec], _pool, address_pools.pool_key
     ),
@@ -144,7 +144,7 @@ AGAIN = 10.0
 """Seconds. Podwire's own kinds come when somebody applies their definitions, and may go again."""
 
 
-def path_of(key: Key) -> str:
+def path_of(key: ConfigKey) -> str:
     return f"/apis/{POOLS}/{OWN_KINDS[type(key)].plural}/{key.name}"
 
 
