@@ -3,19 +3,20 @@
 Invariants: as in `pod_pools.py`: pure, one direction, and what Podwire's users write is read strictly.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from sys import intern
 
 from msgspec import field
 
 from podwire.model.addresses import AddressRange, parse_range, special_in
-from podwire.model.balancers import AddressPool, AddressPoolKey, AnnouncedBy, Labels
+from podwire.model.balancers import AddressPool, AddressPoolKey, AnnouncedBy
 from podwire.model.objects import Requirement
 from podwire.sources.fields import (
     Invalid,
     check_apart,
     read_each,
     read_label,
+    read_labels,
     read_members,
     read_name,
     read_time,
@@ -84,7 +85,3 @@ def _range(text: str) -> AddressRange:
 def read_selectors(path: str, given: Sequence[LabelSelector] | None) -> tuple[tuple[Requirement, ...], ...]:
     """In the order in which they stand there. Raises Invalid."""
     return tuple(read_selector(f"{path}[{number}]", it) for number, it in enumerate(given or ()))
-
-
-def read_labels(given: Mapping[str, str] | None) -> Labels:
-    return tuple(sorted((intern(key), intern(value)) for key, value in (given or {}).items()))

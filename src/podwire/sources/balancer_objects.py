@@ -13,12 +13,12 @@ from msgspec import field
 from podwire.model.addresses import Address, family_of
 from podwire.model.balancers import Balanced, Labels, Leftover, Request
 from podwire.model.objects import NamespaceKey, ServiceKey
-from podwire.sources.address_pools import read_labels
 from podwire.sources.fields import (
     Invalid,
     read_at,
     read_each,
     read_label,
+    read_labels,
     read_name,
     read_protocol,
     read_unicast,

@@ -21,7 +21,7 @@ from podwire.model.balancers import AddressPool, AddressPoolKey
 from podwire.model.declared import Condition, Counts, Declared
 from podwire.sources import address_pools
 from podwire.sources import announcer_objects as announcers
-from podwire.sources.fields import Invalid
+from podwire.sources.fields import Invalid, read_labels
 from podwire.sources.kube_objects import POOLS, NameMeta, PeerMeta, PoolMeta, Wire
 from podwire.sources.kubernetes import Resource
 
@@ -79,7 +79,7 @@ def read_declared(kind: "OwnKind", thing: DeclaredObject[Any], _: object = None)
     counts = _counts(status.ipv4), _counts(status.ipv6)
     version, uid, generation = meta.resource_version or "", meta.uid or "", meta.generation or 0
     return kind.key("", meta.name), Declared(
-        value, wrong, version, uid, generation, conditions, counts, address_pools.read_labels(meta.labels)
+        value, wrong, version, uid, generation, conditions, counts, read_labels(meta.labels)
     )
 
 

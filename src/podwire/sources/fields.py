@@ -260,6 +260,11 @@ def read_members(path: str, given: Sequence[str] | None, known: Mapping[str, T])
     return tuple(value for name, value in known.items() if given is None or name in named)
 
 
+def read_labels(given: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """Sorted."""
+    return tuple(sorted((intern(key), intern(value)) for key, value in (given or {}).items()))
+
+
 def read_number(value: int, path: str, least: int, most: int) -> int:
     if not least <= value <= most:
         raise Invalid(path, f"expected {least} to {most}, not {shown(value)}")

@@ -50,6 +50,7 @@ from podwire.sources.fields import (
     read_each,
     read_either,
     read_label,
+    read_labels,
     read_name,
     read_one_of,
     read_port,
@@ -68,7 +69,6 @@ from podwire.sources.kube_objects import (
     EndpointPort,
     EndpointSlice,
     Ingress,
-    LabelMeta,
     Namespace,
     NamespaceAnnotations,
     Node,
@@ -305,7 +305,7 @@ def _service(thing: Service, left_out: list[Invalid] | None) -> Translated:
         external_local=external_local,
         internal_local=internal_local,
         health_port=health_port if balanced and external_local else 0,
-        labels=_sorted(labels),
+        labels=read_labels(labels),
         assigned=_assigned(thing.status) if balanced else "",
     )
     return Translated(key, it)
@@ -478,7 +478,7 @@ def _ordered(members: list[objects.Member]) -> tuple[objects.Member, ...]:
 
 def _namespace_value(thing: Namespace) -> objects.Namespace:
     annotations = thing.metadata.annotations or NamespaceAnnotations()
-    return objects.Namespace(_labels(thing.metadata), annotations.pool or "")
+    return objects.Namespace(read_labels(thing.metadata.labels), annotations.pool or "")
 
 
 _ENDED = ("Succeeded", "Failed")
@@ -516,7 +516,7 @@ def _node(thing: Node, left_out: list[Invalid] | None) -> objects.Node:
     return objects.Node(
         tuple(ranges),
         own,
-        _labels(thing.metadata),
+        read_labels(thing.metadata.labels),
         leaving,
         thing.metadata.uid or "",
         ready=said.get("Ready", "True") == "True",
@@ -549,11 +549,3 @@ def _internal(given: NodeAddress) -> Address | None:
         return read_at("address", given.address, read_unicast)
     except Invalid as wrong:
         raise wrong.dispensable() from None
-
-
-def _labels(metadata: LabelMeta) -> tuple[tuple[str, str], ...]:
-    return _sorted(metadata.labels or {})
-
-
-def _sorted(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((intern(name), intern(value)) for name, value in labels.items()))
