@@ -19,10 +19,9 @@ from podwire.clustercontroller.backoff import Backoff, Refused
 from podwire.loadbalancer.checks import Seen
 from podwire.model.announcements import NAMESPACE, ConfigKey
 from podwire.model.declared import Declared
-from podwire.sources.declared import OWN_KINDS, DeclaredMeta
+from podwire.sources.declared import AGAIN, BY_NAME, OWN_KINDS, understood
 from podwire.sources.fields import Invalid
 from podwire.sources.kube_api import JSON_PATCH, Api, ApiError
-from podwire.sources.kube_objects import POOLS
 from podwire.sources.kube_watch import CHANCE, Chance, Watch
 from podwire.sources.kubernetes import Resource
 from podwire.sources.metallb import FROM, GROUP, LABEL, PREFIX, Named, Object, Thing, convert
@@ -215,7 +214,7 @@ class Importer:
     def _path(self, kind: str) -> str:
         if kind == "Secret":
             return f"/api/v1/namespaces/{NAMESPACE}/secrets"
-        return f"/apis/{POOLS}/{next(it.plural for it in OWN_KINDS.values() if it.name == kind)}"
+        return BY_NAME[kind].path
 
     async def _is_going(self) -> bool:
         """Whether MetalLB itself is being removed, or has gone; where that can't be found out, as if it were."""
@@ -247,10 +246,8 @@ def _has(data: Mapping[str, str], wanted: Object) -> bool:
 
 def _means(value: object, wanted: Object) -> bool:
     """Whether an object, that is right, means that."""
-    own = next(it for it in OWN_KINDS.values() if it.name == wanted["kind"])
-    form = msgspec.convert({"metadata": wanted["metadata"], "spec": wanted["spec"]}, own.form)
     try:
-        found: object = own.read(DeclaredMeta(form.metadata.name, labels=form.metadata.labels), form.spec)
+        _, found = understood(wanted["kind"], wanted["metadata"], wanted["spec"])
     except Invalid:
         return False
     return bool(found == value)
@@ -258,45 +255,31 @@ def _means(value: object, wanted: Object) -> bool:
 
 # --- what is followed ----------------------------------------------------------------------------
 
+_Read = Callable[[_Any, list[Invalid]], tuple[str, Any]]
+
 
 def _resources(theirs: str) -> tuple[Resource, ...]:
     """MetalLB's objects and Secrets, and the Secrets that we have made."""
-    found = [
-        Resource(
-            name,
-            f"/apis/{GROUP}/{version}/namespaces/{theirs}/{name}",
-            _Any,
-            lambda _, name: name,
-            optional=True,
-            absent_seconds=10.0,
-            read=_reads(f"{GROUP}/{version}", kind),
-        )
-        for name, (version, kind) in _THEIRS.items()
-    ]
-    secrets = f"/api/v1/namespaces/{theirs}/secrets"
-    copies = f"/api/v1/namespaces/{NAMESPACE}/secrets"
-    mark = {"labelSelector": f"{LABEL}={FROM}"}
+
+    def of(name: str, path: str, read: _Read, selection: Mapping[str, str] = {}) -> Resource:
+        return Resource(name, path, _Any, lambda _, own: own, selection, True, AGAIN, read)
 
     def copy(thing: _Any, _: list[Invalid]) -> tuple[str, _Any]:
         return thing.metadata.name, thing
 
+    passwords = {"fieldSelector": "type=kubernetes.io/basic-auth"}
+    mark = {"labelSelector": f"{LABEL}={FROM}"}
     return (
-        *found,
-        Resource(
-            "secrets",
-            secrets,
-            _Any,
-            lambda _, name: name,
-            {"fieldSelector": "type=kubernetes.io/basic-auth"},
-            True,
-            10.0,
-            _reads("v1", "Secret"),
+        *(
+            of(name, f"/apis/{GROUP}/{version}/namespaces/{theirs}/{name}", _reads(f"{GROUP}/{version}", kind))
+            for name, (version, kind) in _THEIRS.items()
         ),
-        Resource("copies", copies, _Any, lambda _, name: name, mark, True, 10.0, copy),
+        of("secrets", f"/api/v1/namespaces/{theirs}/secrets", _reads("v1", "Secret"), passwords),
+        of("copies", f"/api/v1/namespaces/{NAMESPACE}/secrets", copy, mark),
     )
 
 
-def _reads(version: str, kind: str) -> Callable[[_Any, list[Invalid]], tuple[str, Thing]]:
+def _reads(version: str, kind: str) -> _Read:
     def read(thing: _Any, _: list[Invalid]) -> tuple[str, Thing]:
         about = {"name": thing.metadata.name, "labels": thing.metadata.labels or {}}
         made: Object = {"apiVersion": version, "kind": kind, "metadata": about}

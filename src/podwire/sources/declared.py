@@ -3,9 +3,11 @@
 Invariants: as in `pod_pools.py`. An object that can't be understood is none the less there: its status says why.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from podwire.model.announcements import (
     BGPAdvertisement,
@@ -119,6 +121,11 @@ class OwnKind(NamedTuple):
     read: Callable[[DeclaredMeta, Any], Configured]
     key: Callable[[str, str], ConfigKey]
 
+    @property
+    def path(self) -> str:
+        """Of all its objects."""
+        return f"/apis/{POOLS}/{self.plural}"
+
 
 OWN_KINDS: dict[type[ConfigKey], OwnKind] = {
     AddressPoolKey: OwnKind(
@@ -140,12 +147,21 @@ OWN_KINDS: dict[type[ConfigKey], OwnKind] = {
         announcers.l2_advertisement_key,
     ),
 }
+BY_NAME = {it.name: it for it in OWN_KINDS.values()}
 AGAIN = 10.0
 """Seconds. Podwire's own kinds come when somebody applies their definitions, and may go again."""
 
 
 def path_of(key: ConfigKey) -> str:
-    return f"/apis/{POOLS}/{OWN_KINDS[type(key)].plural}/{key.name}"
+    return f"{OWN_KINDS[type(key)].path}/{key.name}"
+
+
+def understood(kind: str, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> tuple[Any, Configured]:
+    """An object that is made here, `kind` by its name: its spec in the API's form, and what that means. Raises
+    Invalid, msgspec.ValidationError."""
+    own = BY_NAME[kind]
+    form = msgspec.convert({"metadata": metadata, "spec": spec}, own.form)
+    return form.spec, own.read(form.metadata, form.spec)
 
 
 def declared_resources() -> tuple[Resource, ...]:
@@ -153,7 +169,7 @@ def declared_resources() -> tuple[Resource, ...]:
     return tuple(
         Resource(
             kind.plural,
-            f"/apis/{POOLS}/{kind.plural}",
+            kind.path,
             kind.form,
             kind.key,
             optional=True,

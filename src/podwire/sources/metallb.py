@@ -15,7 +15,7 @@ import msgspec
 
 from podwire.model.addresses import family_of, parse_address, prefix_around
 from podwire.model.announcements import NAMESPACE
-from podwire.sources.declared import OWN_KINDS, DeclaredMeta
+from podwire.sources.declared import understood
 from podwire.sources.fields import Invalid, invalid, shown
 from podwire.sources.kube_objects import POOLS
 from podwire.sources.passwords import SecretObject, read_secret
@@ -132,15 +132,12 @@ def _labels(thing: Thing) -> dict[str, str]:
 
 def _object(at: _Around, kind: str, name: str, spec: Object, labels: Mapping[str, str]) -> Object:
     """Raises Invalid where it is not right by our rules."""
-    ours, marked = at.name(kind, name), {**labels, LABEL: FROM}
-    about = {"name": ours, "labels": marked}
-    own = next(it for it in OWN_KINDS.values() if it.name == kind)
+    about = {"name": at.name(kind, name), "labels": {**labels, LABEL: FROM}}
     try:
-        form = msgspec.convert({"metadata": about, "spec": spec}, own.form)
+        form, _ = understood(kind, about, spec)
     except msgspec.ValidationError as error:
         raise invalid(error) from None
-    own.read(DeclaredMeta(ours, labels=marked), form.spec)
-    return {"apiVersion": POOLS, "kind": kind, "metadata": about, "spec": _said(msgspec.to_builtins(form.spec))}
+    return {"apiVersion": POOLS, "kind": kind, "metadata": about, "spec": _said(msgspec.to_builtins(form))}
 
 
 def _said(value: Any) -> Any:
