@@ -7,7 +7,6 @@ import pytest
 
 from podwire.clustercontroller.backoff import FIRST_DELAY, Refused
 from podwire.clustercontroller.importer import _THEIRS, Importer
-from podwire.loadbalancer.checks import Seen
 from podwire.model.addresses import parse_address, parse_range
 from podwire.model.announcements import BGPPeer, BGPPeerKey, ConfigKey
 from podwire.model.balancers import AddressPool, AddressPoolKey
@@ -64,14 +63,11 @@ class Here:
     def __init__(self) -> None:
         self.server = Server()
         self.declared: dict[ConfigKey, Declared] = {}
-        self.secrets: dict[str, frozenset[str]] = {}
+        self.secrets: dict[str, frozenset[str]] | None = {}
         self.now = 0.0
         self.held = True
         chance = Chance(clock=lambda: self.now)
         self.importer = Importer(cast(Api, self.server), self, "metallb-system", self._check, chance)
-
-    def seen(self) -> Seen:
-        return Seen(secrets=self.secrets)
 
     async def watched(self) -> None:
         return

@@ -8,7 +8,7 @@ come over any more. What fails is tried again with growing delay.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Struct
 
 from podwire.clustercontroller.backoff import Backoff, Refused
-from podwire.loadbalancer.checks import Seen
 from podwire.model.announcements import NAMESPACE, ConfigKey
 from podwire.model.declared import Declared
 from podwire.sources.declared import AGAIN, BY_NAME, OWN_KINDS, understood
@@ -46,7 +45,8 @@ class Cluster(Protocol):
 
     @property
     def declared(self) -> Mapping[ConfigKey, Declared]: ...
-    def seen(self) -> Seen: ...
+    @property
+    def secrets(self) -> Mapping[str, Set[str]] | None: ...
     async def watched(self) -> None: ...
 
 
@@ -141,7 +141,7 @@ class Importer:
         for secret, copy in copies.items():
             about = copy.metadata
             ours["Secret", secret] = _Held(about.resource_version, about.uid, partial(_has, copy.data or {}))
-        others |= {("Secret", it) for it in self._cluster.seen().secrets or () if it not in copies}
+        others |= {("Secret", it) for it in self._cluster.secrets or () if it not in copies}
         return ours, others
 
     async def once(self) -> None:

@@ -41,7 +41,7 @@ from podwire.sources.balancer_objects import (
     read_service,
     service_key,
 )
-from podwire.sources.declared import declared_resources
+from podwire.sources.declared import OWN_KINDS, declared_resources
 from podwire.sources.fields import Invalid
 from podwire.sources.kube_api import Api
 from podwire.sources.kube_watch import CHANCE, Chance, State, Watch
@@ -102,8 +102,14 @@ class Objects:
 
     @property
     def declared(self) -> dict[ConfigKey, Declared]:
-        kinds = ("addresspools", "bgppeers", "bgpadvertisements", "l2advertisements")
-        return {key: it for name in kinds for key, it in cast(Any, self._watches[name].objects).items()}
+        return {key: it for kind in OWN_KINDS for key, it in self._declared_of(kind).items()}
+
+    @property
+    def secrets(self) -> dict[str, frozenset[str]] | None:
+        """As of `Seen`."""
+        watch = self._watches["secrets"]
+        found = cast(Mapping[SecretKey, frozenset[str]], watch.objects)
+        return None if watch.denied else {key.name: items for key, items in found.items()}
 
     @property
     def pools(self) -> Pools:
@@ -124,8 +130,6 @@ class Objects:
 
     def seen(self) -> Seen:
         """All that is checked against each other."""
-        watch = self._watches["secrets"]
-        secrets = cast(Mapping[SecretKey, frozenset[str]], watch.objects)
         return Seen(
             self.pools,
             self._meant(BGPPeerKey),
@@ -133,14 +137,16 @@ class Objects:
             self._meant(L2AdvertisementKey),
             self._nodes,
             self.taken,
-            None if watch.denied else {key.name: items for key, items in secrets.items()},
+            self.secrets,
             {key: it.request.labels for key, it in self.services.items()},
         )
 
-    def _meant(self, kind: type[Any]) -> dict[Any, Any]:
+    def _meant(self, kind: type[ConfigKey]) -> dict[Any, Any]:
         """What can't be understood is as good as not there."""
-        found = self.declared.items()
-        return {key: it.value for key, it in found if isinstance(key, kind) and it.value is not None}
+        return {key: it.value for key, it in self._declared_of(kind).items() if it.value is not None}
+
+    def _declared_of(self, kind: type[ConfigKey]) -> Mapping[Any, Declared]:
+        return cast(Mapping[Any, Declared], self._watches[OWN_KINDS[kind].plural].objects)
 
     @property
     def _nodes(self) -> Mapping[NodeKey, Node]:
