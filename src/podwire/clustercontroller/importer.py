@@ -21,7 +21,7 @@ from podwire.model.declared import Declared
 from podwire.sources.declared import AGAIN, BY_NAME, OWN_KINDS, understood
 from podwire.sources.fields import Invalid
 from podwire.sources.kube_api import JSON_PATCH, Api, ApiError
-from podwire.sources.kube_watch import CHANCE, Chance, Watch
+from podwire.sources.kube_watch import CHANCE, Chance, Watch, wrong_with
 from podwire.sources.kubernetes import Resource
 from podwire.sources.metallb import FROM, GROUP, LABEL, PREFIX, Named, Object, Thing, convert
 from podwire.sources.troubles import Troubles
@@ -117,9 +117,7 @@ class Importer:
         self._stirred.set()
 
     def _noted(self) -> None:
-        watches = self._watches.values()
-        errors = (it.state.error for it in watches if it.state.error)
-        self._own.tell((*errors, *(text for it in watches for text in it.wrong.values())))
+        self._own.tell(wrong_with(self._watches.values()))
 
     # --- what is there, and what should be -------------------------------------------------------
 

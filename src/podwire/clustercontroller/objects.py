@@ -44,7 +44,7 @@ from podwire.sources.balancer_objects import (
 from podwire.sources.declared import OWN_KINDS, declared_resources
 from podwire.sources.fields import Invalid
 from podwire.sources.kube_api import Api
-from podwire.sources.kube_watch import CHANCE, Chance, State, Watch
+from podwire.sources.kube_watch import CHANCE, Chance, State, Watch, wrong_with
 from podwire.sources.kubernetes import Resource, resources
 from podwire.sources.passwords import SecretObject, read_secret, secret_key
 from podwire.sources.troubles import Troubles
@@ -194,9 +194,7 @@ class Objects:
         self._stir()
 
     def _noted(self) -> None:
-        watches = self._watches.values()
-        errors = (it.state.error for it in watches if it.state.error)
-        self._troubles.tell((*errors, *(text for it in watches for text in it.wrong.values())))
+        self._troubles.tell(wrong_with(self._watches.values()))
 
 
 def _value(held: Declared | None) -> object:

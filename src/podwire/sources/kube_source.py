@@ -16,7 +16,7 @@ from podwire.model.kinds import Object, ObjectKey
 from podwire.sources.batches import batches
 from podwire.sources.kube_api import Api
 from podwire.sources.kube_time import time_of
-from podwire.sources.kube_watch import CHANCE, Chance, State, Watch
+from podwire.sources.kube_watch import CHANCE, Chance, State, Watch, wrong_with
 from podwire.sources.kubernetes import resources
 from podwire.sources.troubles import Troubles
 
@@ -55,7 +55,8 @@ class KubernetesObjects:
             if state.error:
                 lost[state.error] = min(state.since, lost.get(state.error, state.since))
         told = [f"Kubernetes API: {error} (since {time_of(since)})" for error, since in lost.items()]
-        return tuple(sorted((*told, *self._wrong())))
+        wrong = (text for watch in self._watches for text in watch.wrong.values())
+        return tuple(sorted((*told, *wrong)))
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -96,7 +97,4 @@ class KubernetesObjects:
 
     def _noted(self) -> None:
         """Each error once, however many kinds meet it."""
-        self._troubles.tell((*(state.error for state in self.states if state.error), *self._wrong()))
-
-    def _wrong(self) -> list[str]:
-        return [text for watch in self._watches for text in watch.wrong.values()]
+        self._troubles.tell(wrong_with(self._watches))

@@ -10,7 +10,7 @@ gets a turn.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from random import random
 from typing import Any, NamedTuple
 
@@ -332,3 +332,10 @@ def _decoded(line: bytes) -> tuple[str, Raw]:
         error = status_error(_status.decode(happening.object), 0, "the watch ended")
         raise error if error.expired else Odd(str(error))
     return happening.type, happening.object
+
+
+def wrong_with(watches: Iterable[Watch]) -> list[str]:
+    """What of it can't be followed, or is not as the API server has it, in words."""
+    watches = tuple(watches)
+    errors = [it.state.error for it in watches if it.state.error]
+    return errors + [text for it in watches for text in it.wrong.values()]
