@@ -8,6 +8,8 @@ import logging
 from collections.abc import Container
 from typing import Generic, NamedTuple, TypeVar
 
+from podwire.sources.kube_api import ApiError
+
 log = logging.getLogger(__name__)
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 60.0
@@ -22,6 +24,10 @@ class Refused(Exception):
     def __init__(self, why: str, *, changed: bool = False, later: float = 0.0) -> None:
         super().__init__(why)
         self.changed, self.later = changed, later
+
+
+def refused(error: ApiError) -> Refused:
+    return Refused(str(error), changed=error.status in (404, 409), later=error.retry_after)
 
 
 class _Failure(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import msgspec
 from msgspec import Struct
 
-from podwire.clustercontroller.backoff import Backoff, Refused
+from podwire.clustercontroller.backoff import Backoff, Refused, refused
 from podwire.model.announcements import NAMESPACE, ConfigKey
 from podwire.model.declared import Declared
 from podwire.sources.declared import AGAIN, BY_NAME, OWN_KINDS, understood
@@ -179,11 +179,8 @@ class Importer:
             self._check()
             await self._do(name, held, wanted)
         except (ApiError, Refused) as error:
-            later, changed = 0.0, False
-            if isinstance(error, ApiError):
-                later, changed = error.retry_after, error.status in (404, 409)
-            refused = Refused(str(error), changed=changed, later=later)
-            self._backoff.failed(name, version, refused, self._chance.clock())
+            why = refused(error) if isinstance(error, ApiError) else error
+            self._backoff.failed(name, version, why, self._chance.clock())
         else:
             self._backoff.done(name)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from podwire.clustercontroller.backoff import Refused
+from podwire.clustercontroller.backoff import Refused, refused
 from podwire.loadbalancer.reports import Report
 from podwire.loadbalancer.statuses import News, Status
 from podwire.model.announcements import ConfigKey
@@ -39,8 +39,7 @@ class Writer:
     async def write(self, key: ServiceKey, held: Balanced, status: Status) -> Balanced:
         """On the version that was seen. Raises Refused."""
         body = status_patch(held, status, time_of(self._chance.now()))
-        path = f"/api/v1/namespaces/{key.namespace}/services/{key.name}/status"
-        answer = await self._patch(path, body, STRATEGIC_MERGE)
+        answer = await self._patch(_status_path(key), body, STRATEGIC_MERGE)
         try:
             _, after = read_service(msgspec.json.decode(answer, type=BalancedService), self._unclassed)
         except (Invalid, msgspec.DecodeError) as error:
@@ -62,8 +61,7 @@ class Writer:
         """Takes our condition off a Service, on the version that was seen. Raises Refused."""
         conditions = [{"type": CONDITION, "$patch": "delete"}]
         body = {"metadata": {"resourceVersion": held.version}, "status": {"conditions": conditions}}
-        path = f"/api/v1/namespaces/{key.namespace}/services/{key.name}/status"
-        await self._patch(path, msgspec.json.encode(body), STRATEGIC_MERGE)
+        await self._patch(_status_path(key), msgspec.json.encode(body), STRATEGIC_MERGE)
 
     async def tell_of(self, key: ConfigKey, held: Declared, news: News) -> None:
         """Never raises."""
@@ -75,7 +73,7 @@ class Writer:
         try:
             return await self._api.patch(path, body, kind)
         except ApiError as error:
-            raise Refused(str(error), changed=error.status in (404, 409), later=error.retry_after) from None
+            raise refused(error) from None
 
     async def _event(self, about: Mapping[str, str], action: str, news: News) -> None:
         """core/v1; of an object without a namespace in namespace default, as the API asks. What can't be told is
@@ -99,6 +97,10 @@ class Writer:
             await self._api.post(f"/api/v1/namespaces/{namespace}/events", msgspec.json.encode(body))
         except ApiError as error:
             log.info("%s %s: no Event %s: %s", about["kind"], about["name"], news.reason, error)
+
+
+def _status_path(key: ServiceKey) -> str:
+    return f"/api/v1/namespaces/{key.namespace}/services/{key.name}/status"
 
 
 def report_patch(held: Declared, report: Report) -> bytes:
