@@ -84,7 +84,8 @@ def due(now: Snapshot, wishes: Wishes = NO_WISHES) -> Claims:
         return NOTHING
     renew, conflicts = _renewed(now)
     singles = [claim for address in sorted(wishes.fixed) if (claim := _single(now, address)) is not None]
-    then = _with_singles(now, singles, wishes)
+    unused = _unused(now, wishes)
+    then = _with_singles(now, singles, unused)
     needs = _needs(then, wishes)
     mine = [it for key in sorted(now.pools) for it in pools.sources_of(now, key.name)]
     mine += [it for claim in renew if (it := _as_source(now, claim)) is not None]
@@ -99,31 +100,31 @@ def due(now: Snapshot, wishes: Wishes = NO_WISHES) -> Claims:
         )
         for it in uses(then, mine)
     ]
-    idle = _given_back(now, _kept(now, needs, held), wishes)
+    kept = {it.block for it in _kept(now, needs, held)}
+    idle = tuple(it for it in unused if it not in kept)
     if not all(map(pools.is_single, idle)):  # what goes first may make room where something better is to be had
         return Claims(tuple(singles), idle, renew, conflicts)
     taken = _taken(then, needs, held, [it.cidr for it in renew])
-    kept = _needed(needs, (*held, *taken))
-    kept |= _spares(needs, held, kept) | _with_own_address(now, held)
+    kept = {it.block for it in _kept(now, needs, held, taken)}
     return Claims(
-        (*(Claim(it.block, it.pool) for it in taken if it in kept), *singles),
-        _given_back(now, {it.block for it in kept}, wishes),
+        (*(Claim(it.block, it.pool) for it in taken if it.block in kept), *singles),
+        tuple(it for it in unused if it not in kept),
         renew,
         conflicts,
     )
 
 
-def _kept(now: Snapshot, needs: list[_Need], held: list[_Held]) -> set[Prefix]:
-    """Were nothing taken."""
-    kept = _needed(needs, held)
-    return {it.block for it in kept | _spares(needs, held, kept) | _with_own_address(now, held)}
+def _kept(now: Snapshot, needs: list[_Need], held: list[_Held], taken: Iterable[_Held] = ()) -> set[_Held]:
+    """Of those that are held, and of those that are taken."""
+    kept = _needed(needs, (*held, *taken))
+    return kept | _spares(needs, held, kept) | _with_own_address(now, held)
 
 
-def _with_singles(now: Snapshot, taken: Iterable[Claim], wishes: Wishes) -> Snapshot:
+def _with_singles(now: Snapshot, taken: Iterable[Claim], unused: Iterable[Prefix]) -> Snapshot:
     """As it will be once these single addresses are this node's, and those given back that nobody has or asks for,
     which they are in any case: what is free then is what counts."""
     singles = now.singles
-    for block in _given_back(now, set(), wishes):
+    for block in unused:
         if pools.is_single(block):
             singles = singles.delete(block.first)
     for it in taken:
@@ -212,11 +213,12 @@ def _with_own_address(now: Snapshot, held: Iterable[_Held]) -> set[_Held]:
     return {it for it in held if any(address in it.block for address in own)}
 
 
-def _given_back(now: Snapshot, kept: set[Prefix], wishes: Wishes) -> tuple[Prefix, ...]:
+def _unused(now: Snapshot, wishes: Wishes) -> tuple[Prefix, ...]:
+    """The blocks that this node can give back: no pod lives there, and nobody asks for the address."""
     mine = now.blocks_of.get(now.local.key, ())
     lived = _lived(now, mine)
     wished = {host_prefix(it) for it in wishes.fixed}
-    return tuple(it for it in mine if it not in kept and it not in lived and it not in wished)
+    return tuple(it for it in mine if it not in lived and it not in wished)
 
 
 def _single(now: Snapshot, address: Address) -> Claim | None:
