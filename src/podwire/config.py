@@ -186,6 +186,7 @@ _KEYS: _Keys = {
 _REQUIRED = ("node_name", "state_dir")
 _PRIMARY = "primary"
 _LISTEN = ("metrics_listen", "healthz_listen")
+_PATHS = ("manifests", "frr_dir", "heartbeat_key_file")
 _KUBERNETES_KEYS: _Keys = {
     "kubeconfig": (Annotated[str, Meta(pattern=_ABSOLUTE)], "an absolute path of a file"),
     "context": (Annotated[str, Meta(min_length=1)], "the name of a context in the kubeconfig"),
@@ -224,12 +225,9 @@ def parse_config(text: str, file: str, node_name: str = "") -> Config:
         if key not in found:
             raise ConfigError(f"{file}: {key}: missing; expected {_KEYS[key][1]}")
     found["state_dir"] = _state_dir(file, found["state_dir"])
-    if "frr_dir" in found:
-        found["frr_dir"] = Path(os.path.normpath(found["frr_dir"]))
-    if "manifests" in found:
-        found["manifests"] = Path(os.path.normpath(found["manifests"]))
-    if "heartbeat_key_file" in found:
-        found["heartbeat_key_file"] = Path(os.path.normpath(found["heartbeat_key_file"]))
+    for key in _PATHS:
+        if key in found:
+            found[key] = Path(os.path.normpath(found[key]))
     if "kubernetes" in found:
         found["kubernetes"] = _kubernetes(file, found["kubernetes"])
     if found.get("manifests") and found.get("kubernetes"):

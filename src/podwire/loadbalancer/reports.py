@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from podwire.loadbalancer.checks import Problem
-from podwire.loadbalancer.statuses import LONGEST_MESSAGE, NORMAL, WARNING, News
+from podwire.loadbalancer.statuses import NORMAL, WARNING, News, cut
 from podwire.loadbalancer.usage import Usage
 from podwire.model.addresses import FAMILIES, Family
 from podwire.model.declared import Condition, Counts, Declared
@@ -28,8 +28,7 @@ def due(held: Declared, found: Iterable[Problem], usage: Mapping[Family, Usage],
     """What is to be written at the time `now`; None: its status is as it should be."""
     problems = [("", "Invalid", held.wrong, True)] if held.value is None else []
     problems += [(it.field, it.reason, it.message, it.refused) for it in found]
-    words = "; ".join(f"{field}: {message}" if field else message for field, _, message, _ in problems)
-    words = words if len(words) <= LONGEST_MESSAGE else f"{words[: LONGEST_MESSAGE - 3]}..."
+    words = cut("; ".join(f"{field}: {message}" if field else message for field, _, message, _ in problems))
     refusing = next((reason for _, reason, _, refused in problems if refused), None)
     accepted = ("False", refusing, words) if refusing else ("True", ACCEPTED, "")
     complete = ("False", problems[0][1], words) if problems else ("True", COMPLETE, "")

@@ -50,7 +50,12 @@ def due(held: Balanced, grant: Grant, pools: bool = True) -> Status | None:
 
 def _condition(grant: Grant) -> tuple[str, str, str]:
     status, word, message = _told(grant)
-    return status, word, message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 3]}..."
+    return status, word, cut(message)
+
+
+def cut(message: str) -> str:
+    """As much of it as a condition can have."""
+    return message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 3]}..."
 
 
 def reason(grant: Grant) -> str:
