@@ -69,7 +69,6 @@ class Allocator:
         """By Service: what was last seen before a write, and what the write made of it."""
         self._under_way: dict[ServiceKey, tuple[asyncio.Task[None], Grant]] = {}
         self._backoff: Backoff[ServiceKey] = Backoff()
-        self._alarm: asyncio.TimerHandle | None = None
         self._unfit: Mapping[AddressPoolKey, str] = {}
         self.grants: Mapping[ServiceKey, Grant] = {}
         """As last decided."""
@@ -133,7 +132,7 @@ class Allocator:
             for task in late:  # what changes meanwhile is left alone until it ends
                 task.add_done_callback(lambda _: self.stir())
         self._collect()
-        self._wake()
+        self._backoff.wake(self.stir, self._clock())
 
     def _note(self, unfit: Mapping[AddressPoolKey, str]) -> None:
         """Each pool that is not used, once."""
@@ -173,11 +172,3 @@ class Allocator:
             self._written[key] = seen, after
             for each in news(held, grant):
                 await self._tell(key, held, each)
-
-    def _wake(self) -> None:
-        """Stirs us when the first of those that wait may be tried again."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        if (seconds := self._backoff.next(self._clock())) is not None:
-            self._alarm = asyncio.get_running_loop().call_later(seconds, self.stir)

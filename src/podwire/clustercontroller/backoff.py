@@ -4,8 +4,9 @@ Invariants: whatever fails again waits twice as long as before, up to a minute, 
 refused because its object has changed is tried as soon as another version is seen.
 """
 
+import asyncio
 import logging
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Generic, NamedTuple, TypeVar
 
 from podwire.sources.kube_api import ApiError
@@ -43,9 +44,7 @@ class _Failure(NamedTuple):
 class Backoff(Generic[Key]):
     def __init__(self) -> None:
         self._failures: dict[Key, _Failure] = {}
-
-    def __len__(self) -> int:
-        return len(self._failures)
+        self._alarm: asyncio.TimerHandle | None = None
 
     def failed(self, key: Key, version: str, error: Refused, now: float) -> None:
         """`version`: of the object, that it was tried on. Logged the first time."""
@@ -68,6 +67,11 @@ class Backoff(Generic[Key]):
         it = self._failures.get(key)
         return it is not None and now < it.until and not (it.changed and it.version != version)
 
-    def next(self, now: float) -> float | None:
-        """In how many seconds the first of them may be tried again; None: there is none."""
-        return max(0.0, min(it.until for it in self._failures.values()) - now) if self._failures else None
+    def wake(self, call: Callable[[], None], now: float) -> None:
+        """Calls once the first of them may be tried again, in place of what was to be called before."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._failures:
+            seconds = max(0.0, min(it.until for it in self._failures.values()) - now)
+            self._alarm = asyncio.get_running_loop().call_later(seconds, call)

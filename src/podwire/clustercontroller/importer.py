@@ -166,8 +166,7 @@ class Importer:
             for name in goes:
                 await self._try(name, ours[name], None)
         self._troubles.tell(told)
-        if (seconds := self._backoff.next(self._chance.clock())) is not None:
-            asyncio.get_running_loop().call_later(seconds, self._stirred.set)
+        self._backoff.wake(self._stirred.set, self._chance.clock())
 
     # --- what is done ----------------------------------------------------------------------------
 

@@ -202,8 +202,7 @@ class Manager:
                 self._backoff.done(name)
             if state is SyncState.REPROCESS_ALL:
                 self.reprocess_all()
-        if (seconds := self._backoff.next(self._chance.clock())) is not None:
-            asyncio.get_running_loop().call_later(seconds, self._stirred.set)
+        self._backoff.wake(self._stirred.set, self._chance.clock())
 
     def _next(self) -> str | None:
         now = self._chance.clock()

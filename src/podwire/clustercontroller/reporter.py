@@ -95,8 +95,7 @@ class Reporter:
         now = self._chance.clock()
         free = [it for it in works if not self._backoff.waits(it[0], it[1], now)]
         await asyncio.gather(*(self._try(places, *it) for it in free))
-        if (seconds := self._backoff.next(self._chance.clock())) is not None:
-            asyncio.get_running_loop().call_later(seconds, self.stir)
+        self._backoff.wake(self.stir, self._chance.clock())
 
     def _reports(self) -> "list[_Work]":
         found: list[_Work] = []
